@@ -1,0 +1,40 @@
+# The C library.
+#
+# To add a source: append it (and its header) to libinternal_la_SOURCES, or to the HAVE_CUDA list.
+# libinternal.la holds every object; libquire.la is the same with only quire_* visible, so a test of an
+# internal function links libinternal.la and a test of the public face libquire.la (see t/local.mk).
+#
+# To give a file flags of its own, say -mavx512f, make it a library of its own:
+#   noinst_LTLIBRARIES    += libavx512.la
+#   libavx512_la_SOURCES   = %D%/cpu/avx512.c
+#   libavx512_la_CFLAGS    = $(AM_CFLAGS) -mavx512f
+#   libinternal_la_LIBADD += libavx512.la
+# SPDX-License-Identifier: Apache-2.0
+include_HEADERS += %D%/quire.h
+
+noinst_LTLIBRARIES += libinternal.la
+libinternal_la_LIBADD  =
+libinternal_la_SOURCES = \
+	%D%/quire.h \
+	%D%/backend.h \
+	%D%/problem.h \
+	%D%/status.h
+
+# CUDA: the driver side in C, and the kernels of kernels/local.mk.
+if HAVE_CUDA
+libinternal_la_SOURCES += \
+	%D%/cuda/fatbins.c \
+	%D%/cuda/fatbins.h \
+	$(cuda_sources)
+endif
+EXTRA_DIST += %D%/cuda/embed.S
+
+lib_LTLIBRARIES += libquire.la
+libquire_la_SOURCES =
+libquire_la_LIBADD  = libinternal.la
+libquire_la_LDFLAGS = -version-info $(QUIRE_ABI) -no-undefined
+if VERSION_SCRIPT
+libquire_la_LDFLAGS += -Wl,--version-script,$(srcdir)/%D%/libquire.map
+endif
+EXTRA_libquire_la_DEPENDENCIES = $(srcdir)/%D%/libquire.map
+EXTRA_DIST += %D%/libquire.map

@@ -1,0 +1,34 @@
+# The LuaJIT module: $(luadir)/quire.lua and $(luadir)/quire/*.lua.
+#
+# To add a file: append it to dist_lua_DATA (lua/quire.lua) or dist_luaquire_DATA (lua/quire/NAME.lua).
+# In the build tree the module is found through LUA_PATH (t/local.mk, scripts/quire-in-build.in).
+# SPDX-License-Identifier: Apache-2.0
+dist_lua_DATA =
+
+luaquiredir = $(luadir)/quire
+dist_luaquire_DATA =
+nodist_luaquire_DATA = %D%/quire/cdef.lua %D%/quire/paths.lua
+
+# quire/cdef.lua: the C declarations, whose one source is quire.h. DLPack's, which come first, may be
+# there already, from another module; they are declared only if they are not.
+cdef_cpp = $(CPP) -P -undef -nostdinc -DQUIRE_CDEF
+%D%/quire/cdef.lua: lib/quire.h Makefile
+	@$(MKDIR_P) $(@D)
+	$(AM_V_GEN)$(cdef_cpp) -DDLPACK_DLPACK_H_ -o $@.tmp $(srcdir)/lib/quire.h
+	$(AM_V_at){ echo '-- Made from lib/quire.h.' && \
+	  echo 'local ffi = require "ffi"' && \
+	  echo 'if not pcall(ffi.typeof, "DLTensor") then ffi.cdef [[' && \
+	  $(cdef_cpp) $(srcdir)/lib/quire.h | $(SED) '/} DLTensor;/q' && \
+	  echo ']] end' && \
+	  echo 'ffi.cdef [[' && \
+	  cat $@.tmp && \
+	  echo ']]'; } > $@
+	@rm -f $@.tmp
+
+# quire/paths.lua: where the installed library is. Made by make, as $(libdir) is whole only there.
+%D%/quire/paths.lua: Makefile
+	@$(MKDIR_P) $(@D)
+	$(AM_V_GEN)printf '%s\n' '-- Where the library was configured to be installed.' \
+	  'return { libdir = "$(libdir)", soname = "$(QUIRE_SONAME)", version = "$(VERSION)" }' > $@
+
+CLEANFILES += $(nodist_luaquire_DATA)

@@ -1,0 +1,43 @@
+# Tests, all of which speak TAP; `make check` runs them, and so does prove (CONTRIBUTING.md).
+#
+# To add a C test t/NAME.t, where %C%_NAME_t stands for its name with every odd letter as _:
+#   check_PROGRAMS += %D%/0100-status.t
+#   %C%_0100_status_t_SOURCES = %D%/0100-status.c %D%/tap.h
+# It links libquire.la, the public face. One that calls internal functions says instead
+#   %C%_0100_status_t_LDADD = libinternal.la
+# To add a Lua or shell test: append it to script_tests. Helpers that are no tests: to EXTRA_DIST.
+# Numbers by layer: 00xx build, 01xx C face, 02xx CPU, 03xx CUDA, 04xx Lua module, 05xx command.
+# SPDX-License-Identifier: Apache-2.0
+LDADD = libquire.la
+
+script_tests =
+
+TESTS += $(check_PROGRAMS) $(script_tests)
+EXTRA_DIST += $(script_tests)
+
+TEST_EXTENSIONS = .t .lua .sh
+TAP_DRIVER = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
+T_LOG_DRIVER   = $(TAP_DRIVER)
+LUA_LOG_DRIVER = $(TAP_DRIVER)
+SH_LOG_DRIVER  = $(TAP_DRIVER)
+SH_LOG_COMPILER = $(SHELL)
+if HAVE_LUAJIT
+if SANITIZERS
+# luajit itself keeps memory until the process ends.
+LUA_LOG_COMPILER = env LD_PRELOAD='$(ASAN_RUNTIME)' ASAN_OPTIONS=detect_leaks=0 $(LUAJIT)
+else
+LUA_LOG_COMPILER = $(LUAJIT)
+endif
+else
+LUA_LOG_COMPILER = $(SHELL) -c 'echo "1..0 \# SKIP configure found no luajit"'
+endif
+
+# What a test may rely on, besides $srcdir; no test finds an installed quire by accident.
+AM_TESTS_ENVIRONMENT = \
+	QUIRE_LIBRARY='$(abs_top_builddir)/.libs/libquire.so'; export QUIRE_LIBRARY; \
+	QUIRE_COMMAND='$(abs_top_builddir)/quire'; export QUIRE_COMMAND; \
+	LUA_PATH='$(abs_top_srcdir)/lua/?.lua;$(abs_top_builddir)/lua/?.lua;$(abs_top_srcdir)/t/?.lua;;'; export LUA_PATH; \
+	QUIRE_SOURCE='$(abs_top_srcdir)'; export QUIRE_SOURCE; \
+	QUIRE_BUILD='$(abs_top_builddir)'; export QUIRE_BUILD; \
+	LUAJIT='$(LUAJIT)'; export LUAJIT; \
+	CC='$(CC)'; export CC; CXX='$(CXX)'; export CXX;
