@@ -1,7 +1,7 @@
 # The LuaJIT module: $(luadir)/quire.lua and $(luadir)/quire/*.lua.
 #
 # To add a file: append it to dist_lua_DATA (lua/quire.lua) or dist_luaquire_DATA (lua/quire/NAME.lua).
-# In the build tree the module is found through LUA_PATH (t/local.mk, scripts/quire-in-build.in).
+# In the build tree the module is found through LUA_PATH (scripts/run.in).
 # SPDX-License-Identifier: Apache-2.0
 dist_lua_DATA =
 
@@ -14,16 +14,17 @@ nodist_luaquire_DATA = %D%/quire/cdef.lua %D%/quire/paths.lua
 cdef_cpp = $(CPP) -P -undef -nostdinc -DQUIRE_CDEF
 %D%/quire/cdef.lua: lib/quire.h Makefile
 	@$(MKDIR_P) $(@D)
-	$(AM_V_GEN)$(cdef_cpp) -DDLPACK_DLPACK_H_ -o $@.tmp $(srcdir)/lib/quire.h
-	$(AM_V_at){ echo '-- Made from lib/quire.h.' && \
-	  echo 'local ffi = require "ffi"' && \
-	  echo 'if not pcall(ffi.typeof, "DLTensor") then ffi.cdef [[' && \
-	  $(cdef_cpp) $(srcdir)/lib/quire.h | $(SED) '/} DLTensor;/q' && \
-	  echo ']] end' && \
-	  echo 'ffi.cdef [[' && \
-	  cat $@.tmp && \
-	  echo ']]'; } > $@
-	@rm -f $@.tmp
+	$(AM_V_GEN)$(cdef_cpp) -o $@.all $(srcdir)/lib/quire.h && \
+	$(cdef_cpp) -DDLPACK_DLPACK_H_ -o $@.own $(srcdir)/lib/quire.h && \
+	{ echo '-- Made from lib/quire.h.'; \
+	  echo 'local ffi = require "ffi"'; \
+	  echo 'if not pcall(ffi.typeof, "DLTensor") then ffi.cdef [['; \
+	  $(SED) '/} DLTensor;/q' $@.all; \
+	  echo ']] end'; \
+	  echo 'ffi.cdef [['; \
+	  cat $@.own; \
+	  echo ']]'; } > $@.tmp && mv $@.tmp $@
+	@rm -f $@.all $@.own
 
 # quire/paths.lua: where the installed library is. Made by make, as $(libdir) is whole only there.
 %D%/quire/paths.lua: Makefile

@@ -9,6 +9,8 @@
 # Numbers by layer: 00xx build, 01xx C face, 02xx CPU, 03xx CUDA, 04xx Lua module, 05xx command.
 # SPDX-License-Identifier: Apache-2.0
 LDADD = libquire.la
+# Programs and not libtool's wrapper scripts, for the sake of gdb and compute-sanitizer.
+AM_LDFLAGS = -no-install
 
 script_tests =
 
@@ -32,12 +34,5 @@ else
 LUA_LOG_COMPILER = $(SHELL) -c 'echo "1..0 \# SKIP configure found no luajit"'
 endif
 
-# What a test may rely on, besides $srcdir; no test finds an installed quire by accident.
-AM_TESTS_ENVIRONMENT = \
-	QUIRE_LIBRARY='$(abs_top_builddir)/.libs/libquire.so'; export QUIRE_LIBRARY; \
-	QUIRE_COMMAND='$(abs_top_builddir)/quire'; export QUIRE_COMMAND; \
-	LUA_PATH='$(abs_top_srcdir)/lua/?.lua;$(abs_top_builddir)/lua/?.lua;$(abs_top_srcdir)/t/?.lua;;'; export LUA_PATH; \
-	QUIRE_SOURCE='$(abs_top_srcdir)'; export QUIRE_SOURCE; \
-	QUIRE_BUILD='$(abs_top_builddir)'; export QUIRE_BUILD; \
-	LUAJIT='$(LUAJIT)'; export LUAJIT; \
-	CC='$(CC)'; export CC; CXX='$(CXX)'; export CXX;
+# What a test may rely on, besides $srcdir, is set in scripts/run.in.
+AM_TESTS_ENVIRONMENT = $(abs_top_builddir)/run
