@@ -23,6 +23,10 @@ libinternal_la_SOURCES = \
 # CUDA: the driver side in C, and the kernels of kernels/local.mk.
 if HAVE_CUDA
 libinternal_la_SOURCES += \
+	%D%/cuda/device.c \
+	%D%/cuda/device.h \
+	%D%/cuda/driver.c \
+	%D%/cuda/driver.h \
 	%D%/cuda/fatbins.c \
 	%D%/cuda/fatbins.h \
 	$(cuda_sources)

@@ -1,0 +1,308 @@
+/* device.c - what the library knows and keeps of each GPU
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+#include <ctype.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend.h"
+#include "device.h"
+#include "status.h"
+
+/* ---- which of the built code runs on a GPU -------------------------------------------------------- */
+
+/* Entries are N or N+ptx, where N is a compute capability that may end in a letter: machine code of 80
+ * runs on every 8.x from 8.0 on, that of 90a on 9.0 only, that of 100f on every 10.x; PTX runs on all
+ * GPUs from its own on, unless a letter ties it. Of what runs, machine code comes before PTX, tied code
+ * before plain, later before earlier: so does the driver choose. */
+static void choose_code(const char *list, int capability, char *code, size_t size)
+{
+    int best = -1;
+
+    snprintf(code, size, "%s", "");
+    while (*list) {
+        char *end;
+        const int built = (int)strtol(list, &end, 10);
+        const char letter = isalpha((unsigned char)*end) ? *end++ : 0;
+        const bool ptx = strncmp(end, "+ptx", 4) == 0;
+        const bool same_major = built / 10 == capability / 10 && built <= capability;
+
+        const bool runs = letter && letter != 'f' ? built == capability : same_major;
+        const bool compiles = ptx && (letter ? runs : built <= capability);
+        const int rank = runs ? 2 * built + (letter != 0) + 10000 : compiles ? 2 * built + (letter != 0) : -1;
+        if (rank > best) {
+            best = rank;
+            snprintf(code, size, "%s_%d%.*s", runs ? "sm" : "compute", built, letter != 0, &letter);
+        }
+        end += strcspn(end, ",");
+        list = end + (*end == ',');
+    }
+}
+
+/* ---- devices -------------------------------------------------------------------------------------- */
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static struct device *devices;
+static int device_total;
+static quire_status trouble; /* why there are no devices; trouble_text says it in words */
+static char trouble_text[256];
+static bool absent;          /* the machine has no driver or no GPU */
+
+static quire_status look_at(const struct driver *driver, int ordinal, struct device *device)
+{
+    int major, minor;
+    const struct {
+        CUdevice_attribute which;
+        int *to;
+    } attributes[] = {
+        { CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &major },
+        { CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &minor },
+        { CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &device->sm_count },
+        { CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, &device->threads_per_sm },
+        { CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, &device->shared_per_block },
+        { CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, &device->shared_per_sm },
+        { CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, &device->shared_reserved },
+        { CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, &device->l2_bytes },
+    };
+
+    device->driver = driver;
+    device->ordinal = ordinal;
+    DRIVER_CALL(driver, cuDeviceGet, &device->handle, ordinal);
+    DRIVER_CALL(driver, cuDeviceGetName, device->name, sizeof device->name, device->handle);
+    DRIVER_CALL(driver, cuDeviceTotalMem_v2, &device->memory_bytes, device->handle);
+    for (size_t i = 0; i < sizeof attributes / sizeof *attributes; i++)
+        DRIVER_CALL(driver, cuDeviceGetAttribute, attributes[i].to, attributes[i].which, device->handle);
+    device->capability = major * 10 + minor;
+    choose_code(CUDA_ARCH_LIST, device->capability, device->code, sizeof device->code);
+    if (!*device->code)
+        snprintf(device->problem, sizeof device->problem,
+                 "no kernel was built for a %s of compute capability %d.%d; this library has %s",
+                 device->name, major, minor, CUDA_ARCH_LIST);
+    return QUIRE_OK;
+}
+
+static quire_status look_at_all(const struct driver *driver)
+{
+    quire_status status;
+    int count;
+
+    DRIVER_CALL(driver, cuDeviceGetCount, &count);
+    devices = calloc(count > 0 ? (size_t)count : 1, sizeof *devices);
+    if (!devices)
+        return quire_fail(QUIRE_ERROR_MEMORY, "no memory for the state of %d CUDA devices", count);
+    for (int i = 0; i < count; i++) {
+        status = look_at(driver, i, &devices[i]);
+        if (status != QUIRE_OK)
+            return status;
+    }
+    device_total = count;
+    return QUIRE_OK;
+}
+
+static void look(void)
+{
+    const char *problem;
+    const struct driver *driver = driver_open(&problem, &absent);
+
+    trouble = driver ? look_at_all(driver) : QUIRE_ERROR_DEVICE;
+    if (trouble != QUIRE_OK)
+        snprintf(trouble_text, sizeof trouble_text, "%s", driver ? quire_last_error() : problem);
+}
+
+quire_status device_count(int *count)
+{
+    pthread_once(&once, look);
+    if (trouble != QUIRE_OK && !absent)
+        return quire_fail(trouble, "%s", trouble_text);
+    *count = device_total;
+    return QUIRE_OK;
+}
+
+quire_status device_get(int ordinal, struct device **device)
+{
+    pthread_once(&once, look);
+    if (trouble != QUIRE_OK)
+        return quire_fail(trouble, "device cuda:%d: %s", ordinal, trouble_text);
+    if (ordinal < 0 || ordinal >= device_total)
+        return quire_fail(QUIRE_ERROR_DEVICE, "device cuda:%d: this machine has %d CUDA device%s, counted from 0",
+                          ordinal, device_total, device_total == 1 ? "" : "s");
+    *device = &devices[ordinal];
+    return QUIRE_OK;
+}
+
+quire_status device_check(const struct device *device)
+{
+    if (*device->code)
+        return QUIRE_OK;
+    return quire_fail(QUIRE_ERROR_UNSUPPORTED, "device cuda:%d: %s", device->ordinal, device->problem);
+}
+
+/* ---- contexts ------------------------------------------------------------------------------------- */
+
+/* Contexts and libraries are loaded one at a time; what is loaded is then read without the lock. */
+static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
+
+static quire_status primary_context(struct device *device, CUcontext *context)
+{
+    CUresult result = CUDA_SUCCESS;
+
+    *context = __atomic_load_n(&device->primary, __ATOMIC_ACQUIRE);
+    if (*context)
+        return QUIRE_OK;
+    pthread_mutex_lock(&loading);
+    *context = device->primary;
+    if (!*context) {
+        result = device->driver->cuDevicePrimaryCtxRetain(context, device->handle);
+        if (result == CUDA_SUCCESS)
+            __atomic_store_n(&device->primary, *context, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&loading);
+    if (result != CUDA_SUCCESS)
+        return driver_fail(device->driver, result, "cuDevicePrimaryCtxRetain");
+    return QUIRE_OK;
+}
+
+quire_status device_enter(struct device *device, struct device_scope *scope)
+{
+    const struct driver *driver = device->driver;
+    CUdevice handle;
+    quire_status status;
+
+    DRIVER_CALL(driver, cuCtxGetCurrent, &scope->context);
+    scope->pushed = false;
+    /* A current context that has been destroyed has no device; it is as good as another device's. */
+    if (scope->context && driver->cuCtxGetDevice(&handle) == CUDA_SUCCESS && handle == device->handle)
+        return QUIRE_OK;
+    status = primary_context(device, &scope->context);
+    if (status != QUIRE_OK)
+        return status;
+    DRIVER_CALL(driver, cuCtxPushCurrent_v2, scope->context);
+    scope->pushed = true;
+    return QUIRE_OK;
+}
+
+void device_leave(struct device *device, const struct device_scope *scope)
+{
+    CUcontext popped;
+
+    if (scope->pushed)
+        device->driver->cuCtxPopCurrent_v2(&popped);
+}
+
+/* ---- kernels -------------------------------------------------------------------------------------- */
+
+static CUlibrary libraries[FATBIN_COUNT]; /* under `loading` */
+
+static quire_status load_kernel(struct device *device, const struct fatbin *fatbin, const char *name,
+                                CUkernel *kernel)
+{
+    const struct driver *driver = device->driver;
+    CUlibrary *library = &libraries[fatbin - fatbins];
+    CUfunction function;
+    int own_shared;
+
+    if (!*library) {
+        CUlibrary loaded = NULL;
+        DRIVER_CALL(driver, cuLibraryLoadData, &loaded, fatbin->data, NULL, NULL, 0, NULL, NULL, 0);
+        *library = loaded;
+    }
+    DRIVER_CALL(driver, cuLibraryGetKernel, kernel, *library, name);
+    /* Always the same value: two threads that come here at once cannot lower each other's. */
+    DRIVER_CALL(driver, cuKernelGetAttribute, &own_shared, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, *kernel,
+                device->handle);
+    DRIVER_CALL(driver, cuKernelSetAttribute, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                device->shared_per_block - own_shared, *kernel, device->handle);
+    /* Drivers load lazily: a kernel that was never asked for is loaded by its first launch. */
+    DRIVER_CALL(driver, cuKernelGetFunction, &function, *kernel);
+    if (driver->cuFuncLoad)
+        DRIVER_CALL(driver, cuFuncLoad, function);
+    return QUIRE_OK;
+}
+
+quire_status device_kernel(struct device *device, const struct fatbin *fatbin, const char *name, CUkernel *kernel)
+{
+    const struct driver *driver = device->driver;
+    /* Loading may allocate, which a capture in global or thread-local mode forbids the thread. */
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    quire_status status;
+
+    DRIVER_CALL(driver, cuThreadExchangeStreamCaptureMode, &mode);
+    pthread_mutex_lock(&loading);
+    status = load_kernel(device, fatbin, name, kernel);
+    pthread_mutex_unlock(&loading);
+    driver->cuThreadExchangeStreamCaptureMode(&mode);
+    if (status == QUIRE_ERROR_UNSUPPORTED) {
+        char words[256];
+
+        snprintf(words, sizeof words, "%s", quire_last_error());
+        return quire_fail(status, "device cuda:%d: a %s of compute capability %d.%d cannot run this library's %s: %s",
+                          device->ordinal, device->name, device->capability / 10, device->capability % 10,
+                          CUDA_ARCH_LIST, words);
+    }
+    return status;
+}
+
+/* ---- lib/backend.h -------------------------------------------------------------------------------- */
+
+quire_status cuda_count(int32_t *count)
+{
+    int found = 0;
+    const quire_status status = device_count(&found);
+
+    if (status == QUIRE_OK)
+        *count = found;
+    return status;
+}
+
+quire_status cuda_describe(int32_t device_id, quire_device_info *info)
+{
+    struct device *device;
+    quire_status status = device_get(device_id, &device);
+
+    if (status != QUIRE_OK)
+        return status;
+    info->memory_bytes = (int64_t)device->memory_bytes;
+    info->cache_bytes = device->l2_bytes;
+    info->compute_units = device->sm_count;
+    info->capability = device->capability;
+    snprintf(info->name, sizeof info->name, "%s", device->name);
+    snprintf(info->kernels, sizeof info->kernels, "%s", device->code);
+    snprintf(info->problem, sizeof info->problem, "%s", device->problem);
+    return QUIRE_OK;
+}
+
+quire_status cuda_read_int32(DLDevice where, void *stream, int32_t *host, const int32_t *from, int64_t count)
+{
+    struct device *device;
+    struct device_scope scope;
+    CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
+    CUresult result;
+    const char *doing;
+    quire_status status = device_get(where.device_id, &device);
+
+    if (status == QUIRE_OK)
+        status = device_enter(device, &scope);
+    if (status != QUIRE_OK)
+        return status;
+    /* Waiting for a stream under capture would spoil the capture, so look before touching it. */
+    doing = "cuStreamIsCapturing";
+    result = device->driver->cuStreamIsCapturing(stream, &capturing);
+    if (result == CUDA_SUCCESS && capturing == CU_STREAM_CAPTURE_STATUS_NONE && count > 0) {
+        doing = "cuMemcpyDtoHAsync";
+        result = device->driver->cuMemcpyDtoHAsync_v2(host, (CUdeviceptr)(uintptr_t)from,
+                                                      (size_t)count * sizeof *host, stream);
+        if (result == CUDA_SUCCESS) {
+            doing = "cuStreamSynchronize";
+            result = device->driver->cuStreamSynchronize(stream);
+        }
+    }
+    device_leave(device, &scope);
+    if (result != CUDA_SUCCESS)
+        return driver_fail(device->driver, result, doing);
+    if (capturing != CU_STREAM_CAPTURE_STATUS_NONE)
+        return quire_fail(QUIRE_ERROR_DEVICE, "stream: is being captured, and the metadata can be read only outside a capture");
+    return QUIRE_OK;
+}

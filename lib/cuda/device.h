@@ -1,0 +1,55 @@
+/* device.h - what the library knows and keeps of each GPU
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * All devices are looked at once, in the process's first call; what is loaded later (contexts,
+ * libraries, kernels) is loaded once and kept until the process ends. Any thread may call anything. */
+#ifndef QUIRE_CUDA_DEVICE_H
+#define QUIRE_CUDA_DEVICE_H
+
+#include "driver.h"
+#include "fatbins.h"
+
+struct device {
+    const struct driver *driver;
+    CUdevice handle;
+    int ordinal;            /* N of cuda:N; CUDA_VISIBLE_DEVICES counts */
+    int capability;         /* 90 for 9.0 */
+    int sm_count;
+    int threads_per_sm;
+    int shared_per_block;   /* bytes of shared memory that one block may ask for */
+    int shared_per_sm;      /* bytes that the blocks of one SM share, each with shared_reserved more */
+    int shared_reserved;
+    int l2_bytes;
+    size_t memory_bytes;
+    char name[128];
+    char code[32];          /* what of CUDA_ARCH_LIST runs here: "sm_90a", "compute_90"; "" if nothing does */
+    char problem[256];      /* why no kernel can run here; "" if one can */
+    CUcontext primary;      /* device_enter's; read and written atomically, NULL until it is needed */
+};
+
+/* Devices of this machine. 0 where there is no driver or no GPU. DEVICE: a driver that does not work. */
+quire_status device_count(int *count);
+
+/* DEVICE: no driver, or no such device. */
+quire_status device_get(int ordinal, struct device **device);
+
+/* UNSUPPORTED, with what the GPU is and what the library holds, if no kernel was built for it. */
+quire_status device_check(const struct device *device);
+
+/* Makes a context of the device current: the thread's own if it has one of this device, else the
+ * primary one. device_leave restores what was current; it follows every device_enter that succeeded.
+ * DEVICE. */
+struct device_scope {
+    CUcontext context;      /* current between enter and leave */
+    bool pushed;
+};
+quire_status device_enter(struct device *device, struct device_scope *scope);
+void device_leave(struct device *device, const struct device_scope *scope);
+
+/* The kernel `name` of a fatbin, loaded in the current context and allowed all the dynamic shared memory
+ * that the device gives one block, so that a launch of it need load nothing. Takes a lock and may take
+ * long; does not disturb a capture under way in this thread. Call between enter and leave.
+ * UNSUPPORTED: the fatbin has no code for this GPU. DEVICE. */
+quire_status device_kernel(struct device *device, const struct fatbin *fatbin, const char *name, CUkernel *kernel);
+
+#endif
