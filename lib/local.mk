@@ -16,9 +16,22 @@ noinst_LTLIBRARIES += libinternal.la
 libinternal_la_LIBADD  =
 libinternal_la_SOURCES = \
 	%D%/quire.h \
+	%D%/args.c \
+	%D%/args.h \
+	%D%/argument.c \
+	%D%/argument.h \
 	%D%/backend.h \
+	%D%/contract.c \
+	%D%/contract.h \
+	%D%/dtype.c \
+	%D%/dtype.h \
+	%D%/metadata.c \
+	%D%/metadata.h \
 	%D%/problem.h \
-	%D%/status.h
+	%D%/status.c \
+	%D%/status.h \
+	%D%/tensor.c \
+	%D%/tensor.h
 
 # CUDA: the driver side in C, and the kernels of kernels/local.mk.
 if HAVE_CUDA
