@@ -42,6 +42,8 @@ libinternal_la_SOURCES += \
 	%D%/cuda/driver.h \
 	%D%/cuda/fatbins.c \
 	%D%/cuda/fatbins.h \
+	%D%/cuda/tensor_map.c \
+	%D%/cuda/tensor_map.h \
 	$(cuda_sources)
 endif
 EXTRA_DIST += %D%/cuda/embed.S

@@ -36,3 +36,26 @@ endif
 
 # What a test may rely on, besides $srcdir, is set in scripts/run.in.
 AM_TESTS_ENVIRONMENT = $(abs_top_builddir)/run
+
+# ---- CUDA -------------------------------------------------------------------------------------------
+# A driver that runs no kernels, in a folder of its own: nothing may take it for the real one by accident.
+if HAVE_CUDA
+check_LTLIBRARIES = %D%/fake/libcuda.la
+%C%_fake_libcuda_la_SOURCES = %D%/fake/libcuda.c
+%C%_fake_libcuda_la_LDFLAGS = -rpath /nowhere -version-info 1:0:0 -no-undefined
+
+check_PROGRAMS += %D%/0300-fatbins.t %D%/0301-driver.t
+%C%_0300_fatbins_t_SOURCES = %D%/0300-fatbins.c %D%/tap.h
+%C%_0300_fatbins_t_LDADD   = libinternal.la
+%C%_0301_driver_t_SOURCES  = %D%/0301-driver.c %D%/fixture.c %D%/fixture.h %D%/tap.h
+%C%_0301_driver_t_CPPFLAGS = $(AM_CPPFLAGS) \
+	-DCUDA_STUB='"$(patsubst %/include,%/lib64/stubs/libcuda.so,$(filter %/include,$(CUDA_CPPFLAGS)))"'
+
+# Kernels for the tests, in $(QUIRE_BUILD)/t.
+check_DATA = %D%/foreign.fatbin
+%D%/foreign.fatbin: %D%/foreign.cu config.h
+	@$(MKDIR_P) $(@D)
+	$(AM_V_NVCC)$(NVCC) -std=c++17 $(CUDA_GENCODE) $(NVCCFLAGS) -fatbin -o $@ $(srcdir)/%D%/foreign.cu
+endif
+EXTRA_DIST += %D%/foreign.cu
+CLEANFILES += %D%/foreign.fatbin

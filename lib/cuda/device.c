@@ -1,6 +1,8 @@
 /* device.c - what the library knows and keeps of each GPU
  * SPDX-License-Identifier: Apache-2.0 */
-#include "config.h"
+#ifdef HAVE_CONFIG_H
+#include <config.h>
+#endif
 
 #include <ctype.h>
 #include <pthread.h>

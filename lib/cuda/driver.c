@@ -1,6 +1,8 @@
 /* driver.c - the CUDA driver, opened at run time
  * SPDX-License-Identifier: Apache-2.0 */
-#include "config.h"
+#ifdef HAVE_CONFIG_H
+#include <config.h>
+#endif
 
 #include <dlfcn.h>
 #include <pthread.h>
