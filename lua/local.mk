@@ -3,10 +3,37 @@
 # To add a file: append it to dist_lua_DATA (lua/quire.lua) or dist_luaquire_DATA (lua/quire/NAME.lua).
 # In the build tree the module is found through LUA_PATH (scripts/run.in).
 # SPDX-License-Identifier: Apache-2.0
-dist_lua_DATA =
+dist_lua_DATA = %D%/quire.lua
 
 luaquiredir = $(luadir)/quire
-dist_luaquire_DATA =
+dist_luaquire_DATA = \
+	%D%/quire/cache.lua \
+	%D%/quire/casefile.lua \
+	%D%/quire/cases.lua \
+	%D%/quire/clock.lua \
+	%D%/quire/command.lua \
+	%D%/quire/compare.lua \
+	%D%/quire/cuda.lua \
+	%D%/quire/decode.lua \
+	%D%/quire/dtype.lua \
+	%D%/quire/library.lua \
+	%D%/quire/memory.lua \
+	%D%/quire/normal.lua \
+	%D%/quire/subset.lua \
+	%D%/quire/supported.lua \
+	%D%/quire/tensor.lua \
+	%D%/quire/text.lua \
+	%D%/quire/trace.lua
+
+# The quire command's own: one file for each subcommand, and what they share.
+luacommanddir = $(luaquiredir)/command
+dist_luacommand_DATA = \
+	%D%/quire/command/check.lua \
+	%D%/quire/command/decode.lua \
+	%D%/quire/command/info.lua \
+	%D%/quire/command/options.lua \
+	%D%/quire/command/progress.lua
+
 nodist_luaquire_DATA = %D%/quire/cdef.lua %D%/quire/paths.lua
 
 # quire/cdef.lua: the C declarations, whose one source is quire.h. DLPack's, which come first, may be

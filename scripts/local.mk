@@ -5,3 +5,4 @@
 # only (quickstart, bootstrap) go to EXTRA_DIST.
 # SPDX-License-Identifier: Apache-2.0
 EXTRA_DIST += %D%/bootstrap
+dist_bin_SCRIPTS += %D%/quire

@@ -1,0 +1,53 @@
+-- command.lua - the quire command: options in, exit status out
+-- SPDX-License-Identifier: Apache-2.0
+--
+-- A subcommand is a module quire.command.NAME: describe(command) adds its options, run(options)
+-- does it and returns whether all was right.  Exit status: 0 right, 1 a wrong result or a failed
+-- check, 2 a command line, file or device that cannot be used.
+
+local argparse = require "argparse"
+local library = require "quire.library"
+
+local SUBCOMMANDS = { "info", "decode", "check" }
+
+local RIGHT, WRONG, UNUSABLE = 0, 1, 2
+
+local function build_parser()
+    local parser = argparse("quire", "Batch decode attention over a paged KV cache.")
+        :command_target "subcommand"
+        :require_command(false)
+    parser:flag "--version"
+        :description "Print the library's version."
+    local modules = {}
+    for _, name in ipairs(SUBCOMMANDS) do
+        modules[name] = require("quire.command." .. name)
+        modules[name].describe(parser:command(name))
+    end
+    return parser, modules
+end
+
+-- What an error says, without the place in the program: that is for programmers.
+local function message_of(problem)
+    return (tostring(problem):gsub("^[^\n]-:%d+: ", ""))
+end
+
+return function(arguments)
+    local parser, modules = build_parser()
+    local ok, options = parser:pparse(arguments)
+    if not ok then
+        io.stderr:write("quire: ", options, "; 'quire --help' and 'quire COMMAND --help' tell what there is\n")
+        return UNUSABLE
+    elseif options.version then
+        io.stdout:write("quire ", library.version, "\n")
+        return RIGHT
+    elseif not options.subcommand then
+        io.stderr:write(parser:get_help(), "\n")
+        return UNUSABLE
+    end
+    local done, right = pcall(modules[options.subcommand].run, options)
+    if not done then
+        io.stderr:write(("quire %s: %s\n"):format(options.subcommand, message_of(right)))
+        return UNUSABLE
+    end
+    return right and RIGHT or WRONG
+end

@@ -1,0 +1,296 @@
+-- decode.lua - quire decode: a paged cache of real or given lengths, one decode, its check
+-- SPDX-License-Identifier: Apache-2.0
+
+local quire = require "quire"
+local cache = require "quire.cache"
+local clock = require "quire.clock"
+local common = require "quire.command.options"
+local subset = require "quire.subset"
+local tensor = require "quire.tensor"
+local text = require "quire.text"
+local trace = require "quire.trace"
+
+local decode = {}
+
+local DEFAULT_BATCH = { random = 8, trace = 64 }
+local SPARE_PAGES = 3
+
+-- Lengths without a trace: log-normal as in conversations, median 600.
+local MEDIAN_LENGTH, SPREAD, LONGEST = 600, 1.1, 8192
+
+-- Multiplications of the reference that are worth waiting for: a few seconds of one core.
+local VERIFY_BUDGET = 4e9
+
+local TIMED_SECONDS, TIMED_RUNS = 0.3, 31 -- whichever comes first, and at least one run
+
+function decode.describe(command)
+    command:description "Decode a batch over a paged cache and check it against the float64 reference."
+    command:option "--trace"
+        :description "Take the lengths of a request trace: CSV, or JSON lines whose block hashes share pages."
+        :argname "FILE"
+    command:option "--lens"
+        :description "Lengths, such as '100 8192x32'."
+        :argname "LENGTHS"
+        :convert(common.lengths)
+    command:option "--batch"
+        :description "Requests: the first of the trace (default 64), or drawn at random (default 8)."
+        :argname "N"
+        :convert(common.integer("--batch", 1))
+    common.device(command)
+    command:option "--q-heads":argname "N":default "32":convert(common.integer("--q-heads", 1))
+    command:option "--kv-heads":argname "N":default "8":convert(common.integer("--kv-heads", 1))
+    command:option "--head-dim":argname "N":default "128":convert(common.integer("--head-dim", 1))
+    command:option "--dtype"
+        :description "Of Q, K and V."
+        :choices { "fp16", "bf16", "fp8e4m3" }
+        :default "bf16"
+    command:option "--out-dtype"
+        :description "Default: that of Q; fp8e4m3 may give fp16."
+        :choices { "fp16", "bf16", "fp8e4m3" }
+    command:option "--page-size":argname "N":default "16":convert(common.integer("--page-size", 1))
+    command:option "--mask":choices { "dense", "causal" }:default "dense"
+    command:option "--window"
+        :description "Keys before a token that it sees besides itself; needs --mask causal."
+        :argname "N"
+        :default "-1"
+        :convert(common.integer("--window", -1))
+    command:option "--seq-len-q"
+        :description "Query tokens of every request."
+        :argname "N"
+        :default "1"
+        :convert(common.integer("--seq-len-q", 1))
+    command:option "--seed"
+        :description "Of the data, of random lengths and of the order of pages."
+        :default "0"
+    command:option "--verify"
+        :description "What to check against the reference: all requests, or a sample where all would take long."
+        :choices { "all", "sample" }
+        :default "sample"
+    command:flag "--json"
+        :description "Print one JSON object."
+end
+
+-- ---- the batch -----------------------------------------------------------------------------------
+
+local function random_lengths(count, seed)
+    local z = tensor.new { shape = { count }, dtype = "fp64" }:normal { seed = seed .. "/lengths" }
+    local lengths = {}
+    for b = 1, count do
+        local length = math.floor(MEDIAN_LENGTH * math.exp(SPREAD * z[b - 1]))
+        lengths[b] = math.max(1, math.min(LONGEST, length))
+    end
+    return lengths
+end
+
+-- The requests, and where they come from in words.
+local function requests_of(options)
+    if options.trace and options.lens then
+        error("--trace and --lens: only one of them can be given", 0)
+    elseif options.lens and options.batch then
+        error("--lens and --batch: only one of them can be given", 0)
+    elseif options.trace then
+        local requests, problem = trace.read(options.trace, options.batch or DEFAULT_BATCH.trace)
+        if not requests then
+            error(problem, 0)
+        end
+        if options.batch and #requests < options.batch then
+            error(("--batch: %s has only %d requests"):format(options.trace, #requests), 0)
+        end
+        return requests, options.trace
+    end
+    local requests = {}
+    local lengths = options.lens
+        or random_lengths(options.batch or DEFAULT_BATCH.random, options.seed)
+    for b, length in ipairs(lengths) do
+        requests[b] = { length = length, blocks = {} }
+    end
+    return requests, options.lens and "--lens" or ("random, seed " .. options.seed)
+end
+
+-- The cache with its sequences, and the arguments of quire.decode.
+local function build(options, requests)
+    local plan = trace.plan(requests, options.page_size)
+    local pool = cache.new {
+        device = options.device, pages = plan.pages + SPARE_PAGES, page_size = options.page_size,
+        kv_heads = options.kv_heads, head_dim = options.head_dim, dtype = options.dtype,
+        shuffle = options.seed .. "/pages",
+    }
+    pool.kv:normal { seed = options.seed .. "/kv" }
+    local sequences = trace.sequences(requests, plan, pool)
+    pool:poison()
+    local batch = pool:batch(sequences)
+    local shape = { #requests, options.q_heads, options.head_dim }
+    if options.seq_len_q > 1 then
+        table.insert(shape, 2, options.seq_len_q)
+    end
+    local query = tensor.new { shape = shape, dtype = options.dtype, device = options.device }
+    local lse_shape = { unpack(shape) }
+    lse_shape[#lse_shape] = nil
+    local arguments = {
+        query = query:normal { seed = options.seed .. "/q" },
+        kv_cache = pool.kv,
+        paged_kv_indptr = batch.indptr,
+        paged_kv_indices = batch.indices,
+        seq_lens = batch.seq_lens,
+        max_seq_len = batch.max_seq_len,
+        seq_len_q = options.seq_len_q,
+        mask_type = options.mask,
+        window_left = options.window,
+        out = tensor.new { shape = shape, dtype = options.out_dtype or options.dtype,
+            device = options.device }:fill(0 / 0),
+        lse = tensor.new { shape = lse_shape, dtype = "fp32", device = options.device }:fill(0 / 0),
+    }
+    arguments.workspace_buffer = tensor.new {
+        shape = { math.max(1, quire.workspace_size(arguments)) }, dtype = "uint8", device = options.device,
+    }
+    return pool, sequences, arguments
+end
+
+-- ---- time ----------------------------------------------------------------------------------------
+
+-- Seconds of a decode, as seen by who waits for it: median of several runs, after one that is not
+-- counted.
+local function time_decode(arguments, device)
+    local launch = quire.bind(arguments)
+    local function finish()
+        if device ~= "cpu" then
+            quire.cuda.sync(tonumber(device:match "%d+"))
+        end
+    end
+    launch()
+    finish()
+    local times, start = {}, clock.now()
+    repeat
+        local before = clock.now()
+        launch()
+        finish()
+        times[#times + 1] = clock.now() - before
+    until #times == TIMED_RUNS or clock.now() - start > TIMED_SECONDS
+    return text.median(times), #times
+end
+
+-- ---- check ---------------------------------------------------------------------------------------
+
+-- Requests to compare, from 0: all, or the longest, the shortest, and then in an order of no
+-- pattern as many as the budget allows.  The longest is taken whatever it costs.
+local function choose(options, requests)
+    local cost, total = {}, 0
+    for b, request in ipairs(requests) do
+        cost[b] = (request.length + 1) * options.seq_len_q * options.q_heads * options.head_dim
+        total = total + cost[b]
+    end
+    local order = {}
+    for b = 1, #requests do
+        order[b] = b
+    end
+    if options.verify == "sample" and total > VERIFY_BUDGET then
+        table.sort(order, function(a, b)
+            return cost[a] == cost[b] and a < b or cost[a] < cost[b]
+        end)
+        local picked = { order[#order], order[1] }
+        local spent = cost[picked[1]] + cost[picked[2]]
+        local z = tensor.new { shape = { #order }, dtype = "fp64" }:normal { seed = options.seed .. "/sample" }
+        table.sort(order, function(a, b)
+            return z[a - 1] == z[b - 1] and a < b or z[a - 1] < z[b - 1]
+        end)
+        for _, b in ipairs(order) do
+            if b ~= picked[1] and b ~= picked[2] and spent + cost[b] <= VERIFY_BUDGET then
+                picked[#picked + 1] = b
+                spent = spent + cost[b]
+            end
+        end
+        order = picked
+        table.sort(order)
+    end
+    for i, b in ipairs(order) do
+        order[i] = b - 1
+    end
+    return order
+end
+
+-- ---- report --------------------------------------------------------------------------------------
+
+local function lengths_of(requests)
+    local lengths, keys = {}, 0
+    for b, request in ipairs(requests) do
+        lengths[b] = request.length
+        keys = keys + request.length
+    end
+    table.sort(lengths)
+    return { min = lengths[1], median = text.median(lengths), max = lengths[#lengths], total = keys }
+end
+
+local function report(r)
+    local rows = {
+        { "requests", ("%d of %s, %s"):format(r.requests, r.source,
+            r.seq_len_q == 1 and "one query token each" or ("%d query tokens each"):format(r.seq_len_q)) },
+        { "lengths", ("min %d, median %.0f, max %d, %d keys in all"):format(
+            r.lengths.min, r.lengths.median, r.lengths.max, r.lengths.total) },
+        { "heads", ("%d query, %d KV, head_dim %d, %s to %s"):format(
+            r.q_heads, r.kv_heads, r.head_dim, r.dtype, r.out_dtype) },
+        { "mask", r.window_left >= 0 and ("%s, window_left %d"):format(r.mask, r.window_left) or r.mask },
+        { "pages", ("%d of %d tokens used, %d of them shared; %s, %s without sharing"):format(
+            r.pages_used, r.page_size, r.pages_shared, text.bytes(r.pages_used * r.page_bytes),
+            text.bytes(r.pages_listed * r.page_bytes)) },
+        { "workspace", text.bytes(r.workspace_bytes) },
+        { "time", ("%s (median of %d), %s of K and V read: %.2f GB/s"):format(
+            text.seconds(r.seconds), r.runs, text.bytes(r.kv_bytes), r.kv_bytes / r.seconds / 1e9) },
+        { "checked", ("%s against the float64 reference, %d query rows"):format(
+            r.verified == r.requests and "all requests"
+                or ("a sample of %d of %d requests (--verify all checks all)"):format(r.verified, r.requests),
+            r.verdict.rows) },
+        { "error", ("%.2f of its bound at worst, lse %.2f; relative %.2e, bound %.1e"):format(
+            r.verdict.worst_error, r.verdict.lse_error, r.verdict.relative_error, r.verdict.relative_bound) },
+        { "result", r.right and "right" or ("WRONG: %d elements outside their bound; element %d of the "
+            .. "checked: expected %.9g, got %.9g"):format(r.verdict.failures, r.verdict.worst_index,
+            r.verdict.worst_expected, r.verdict.worst_got) },
+    }
+    print(("decode on %s (%s, %s)"):format(r.device, r.device_name, r.kernels))
+    print(text.table(rows, {}))
+end
+
+-- Keys that at least one query token of a request sees.
+local function visible_keys(options, length)
+    if options.window >= 0 then
+        return math.min(length, options.window + options.seq_len_q)
+    end
+    return length
+end
+
+function decode.run(options)
+    local requests, source = requests_of(options)
+    local device = common.usable_device(options.device)
+    local pool, sequences, arguments = build(options, requests)
+    local seconds, runs = time_decode(arguments, options.device)
+
+    local chosen = choose(options, requests)
+    local verdict = quire.verify(subset(arguments, chosen))
+    local right = verdict.ok and verdict.relative_error <= verdict.relative_bound
+
+    local listed, keys = 0, 0
+    for b, sequence in ipairs(sequences) do
+        listed = listed + #sequence.pages
+        keys = keys + visible_keys(options, requests[b].length)
+    end
+    local result = {
+        device = options.device, device_name = device.name, kernels = device.kernels,
+        source = source, requests = #requests, lengths = lengths_of(requests),
+        q_heads = options.q_heads, kv_heads = options.kv_heads, head_dim = options.head_dim,
+        dtype = options.dtype, out_dtype = arguments.out.dtype, seq_len_q = options.seq_len_q,
+        mask = options.mask, window_left = options.window,
+        page_size = options.page_size, page_bytes = pool:page_bytes(),
+        pages_used = pool.pages - pool:pages_free(), pages_shared = pool:pages_shared(), pages_listed = listed,
+        workspace_bytes = arguments.workspace_buffer:bytes(),
+        kv_bytes = keys * pool:page_bytes() / options.page_size,
+        seconds = seconds, runs = runs,
+        verified = #chosen, verdict = verdict, right = right,
+    }
+    if options.json then
+        print(common.json(result))
+    else
+        report(result)
+    end
+    return right
+end
+
+return decode

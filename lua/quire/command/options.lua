@@ -1,0 +1,54 @@
+-- options.lua - options that several subcommands share, and conversions of their values
+-- SPDX-License-Identifier: Apache-2.0
+
+local cjson = require "cjson"
+local text = require "quire.text"
+
+local options = {}
+
+local json = cjson.new()
+json.encode_invalid_numbers "null" -- JSON has no NaN
+
+options.json = json.encode
+
+function options.integer(name, lowest)
+    return function(value)
+        local number = value:match "^%-?%d+$" and tonumber(value)
+        if not number or number < lowest then
+            return nil, ("%s: expected an integer of at least %d, got '%s'"):format(name, lowest, value)
+        end
+        return number
+    end
+end
+
+function options.lengths(value)
+    local list, piece = text.lengths(value)
+    if not list or #list == 0 then
+        return nil, ("--lens: expected lengths such as '100 8192x32', got '%s'"):format(piece or value)
+    end
+    return list
+end
+
+function options.device(command)
+    command:option "--device"
+        :description "Where to run: cpu or cuda:N."
+        :argname "DEVICE"
+        :default "cpu"
+        :convert(function(value)
+            if value ~= "cpu" and not value:match "^cuda:%d+$" then
+                return nil, ("--device: expected cpu or cuda:N, got '%s'"):format(value)
+            end
+            return value
+        end)
+end
+
+-- Raises if no decode can run on the device; else its description.
+function options.usable_device(name)
+    local device = require "quire".device(name)
+    if device.problem ~= "" then
+        error(("device %s: %s"):format(name, device.problem), 0)
+    end
+    return device
+end
+
+return options

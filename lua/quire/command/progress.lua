@@ -1,0 +1,36 @@
+-- progress.lua - a progress bar on standard error, if that is a terminal
+-- SPDX-License-Identifier: Apache-2.0
+
+local ffi = require "ffi"
+
+ffi.cdef "int isatty(int descriptor);"
+
+local WIDTH = 30 -- characters of the bar
+local STDERR = 2
+
+local Bar = {}
+Bar.__index = Bar
+
+-- A bar of `total` steps.
+local function start(total)
+    return setmetatable({ total = total, visible = ffi.C.isatty(STDERR) == 1 }, Bar)
+end
+
+function Bar:show(done, what)
+    if self.visible then
+        local filled = math.floor(WIDTH * done / math.max(self.total, 1))
+        io.stderr:write(("\r\27[K[%s%s] %d/%d %s"):format(
+            ("#"):rep(filled), ("."):rep(WIDTH - filled), done, self.total, what))
+        io.stderr:flush()
+    end
+end
+
+-- Takes the bar off the line, so that something else can be printed there.
+function Bar:clear()
+    if self.visible then
+        io.stderr:write "\r\27[K"
+        io.stderr:flush()
+    end
+end
+
+return { start = start }

@@ -1,0 +1,76 @@
+-- memory.lua - allocate, copy and fill on any device: the one door between tensors and devices
+-- SPDX-License-Identifier: Apache-2.0
+
+local ffi = require "ffi"
+local library = require "quire.library"
+
+ffi.cdef [[
+void *calloc(size_t count, size_t size);
+void free(void *memory);
+int memcmp(const void *a, const void *b, size_t bytes);
+]]
+
+local memory = {}
+
+local ALIGNMENT = 64 -- a cache line, and more than any argument asks for
+
+-- quire.cuda talks to the driver; it is loaded only once a CUDA device is named.
+local function cuda()
+    return require "quire.cuda"
+end
+
+local function is_cpu(device)
+    return device == "cpu"
+end
+
+local function allocate_host(bytes)
+    local base = ffi.C.calloc(1, bytes + ALIGNMENT)
+    if base == nil then
+        error(("cpu: cannot allocate %d bytes"):format(bytes), 3)
+    end
+    base = ffi.gc(base, ffi.C.free)
+    local address = ffi.cast("uintptr_t", base)
+    local skip = tonumber((ALIGNMENT - address % ALIGNMENT) % ALIGNMENT)
+    return base, ffi.cast("char *", base) + skip
+end
+
+-- Zeroed memory.  Returns its owner, which is to be kept as long as the memory is used, and its
+-- address as a char pointer.
+function memory.allocate(device, bytes)
+    bytes = math.max(bytes, 1)
+    if is_cpu(device) then
+        return allocate_host(bytes)
+    end
+    local _, id = library.parse_device(device, 3)
+    local owner = cuda().alloc(id, bytes)
+    cuda().fill(owner, 0, bytes)
+    return owner, ffi.cast("char *", owner)
+end
+
+-- Copies, and returns when the bytes have arrived.
+function memory.copy(to, to_device, from, from_device, bytes)
+    if bytes == 0 then
+        return
+    elseif is_cpu(to_device) and is_cpu(from_device) then
+        ffi.copy(to, from, bytes)
+    else
+        cuda().copy(to, from, bytes)
+    end
+end
+
+function memory.fill(to, device, byte, bytes)
+    if bytes == 0 then
+        return
+    elseif is_cpu(device) then
+        ffi.fill(to, bytes, byte)
+    else
+        cuda().fill(to, byte, bytes)
+    end
+end
+
+-- Host memory only.
+function memory.equal(a, b, bytes)
+    return ffi.C.memcmp(a, b, bytes) == 0
+end
+
+return memory

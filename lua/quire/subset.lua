@@ -1,0 +1,93 @@
+-- subset.lua - a few requests of a batch, brought to the CPU
+-- SPDX-License-Identifier: Apache-2.0
+
+local memory = require "quire.memory"
+local tensor = require "quire.tensor"
+
+-- Rows `first` to before `last` of every range, along dimension 0, as one compact tensor.
+local function gather_rows(source, ranges, shape)
+    local into = tensor.new { shape = shape, dtype = source.dtype }
+    local row = source.numel / source.shape[1]
+    local at = 0
+    for _, range in ipairs(ranges) do
+        local count = (range[2] - range[1]) * row
+        memory.copy(into.pointer + at, "cpu", source.pointer + range[1] * row, source.device,
+            count * source.element.bytes)
+        at = at + count
+    end
+    return into
+end
+
+-- The listed pages of a block [pages, ...] on a device, as a block here.
+local function gather_pages(block, pages)
+    local shape = { unpack(block.shape) }
+    shape[1] = math.max(#pages, 1)
+    local into = tensor.new { shape = shape, dtype = block.dtype }
+    local page = into.numel / shape[1]
+    for i, id in ipairs(pages) do
+        memory.copy(into.pointer + (i - 1) * page, "cpu", block.pointer + id * block.strides[1],
+            block.device, page * block.element.bytes)
+    end
+    return into
+end
+
+-- Arguments of quire.verify for the requests numbered in `chosen` (from 0) of a decode's arguments,
+-- out and lse included.  Of a device's cache only the pages these requests list are copied.
+return function(given, chosen)
+    local indptr, lens = given.paged_kv_indptr:to "cpu", given.seq_lens:to "cpu"
+    local indices = given.paged_kv_indices:to "cpu"
+    local qo_indptr = given.qo_indptr and given.qo_indptr:to "cpu"
+    local combined = tensor.is_tensor(given.kv_cache)
+    local on_device = given.query.device ~= "cpu"
+    local one = combined and given.kv_cache or given.kv_cache[1]
+    local page_size = one.shape[one.rank - 1]
+
+    local new_indptr, new_indices, new_lens, new_qo = { 0 }, {}, {}, { 0 }
+    local pages, renumbered = {}, {}
+    local ranges = {}
+    for n, b in ipairs(chosen) do
+        -- entries past the live length may be anything
+        for i = indptr[b], indptr[b] + math.ceil(lens[b] / page_size) - 1 do
+            local page = indices[i]
+            if on_device then
+                if not renumbered[page] then
+                    pages[#pages + 1] = page
+                    renumbered[page] = #pages - 1
+                end
+                page = renumbered[page]
+            end
+            new_indices[#new_indices + 1] = page
+        end
+        new_indptr[n + 1] = #new_indices
+        new_lens[n] = lens[b]
+        ranges[n] = qo_indptr and { qo_indptr[b], qo_indptr[b + 1] } or { b, b + 1 }
+        new_qo[n + 1] = new_qo[n] + ranges[n][2] - ranges[n][1]
+    end
+
+    local function rows(source)
+        local shape = { unpack(source.shape) }
+        shape[1] = qo_indptr and new_qo[#new_qo] or #chosen
+        return gather_rows(source, ranges, shape)
+    end
+    local function int32(values)
+        return tensor.new { values, shape = { #values }, dtype = "int32" }
+    end
+    local cache = given.kv_cache
+    if on_device then
+        cache = combined and gather_pages(cache, pages)
+            or { gather_pages(cache[1], pages), gather_pages(cache[2], pages) }
+    end
+    local subset = {}
+    for name, value in pairs(given) do
+        if not tensor.is_tensor(value) then
+            subset[name] = value
+        end
+    end
+    subset.kv_cache = cache
+    subset.query, subset.out = rows(given.query), rows(given.out)
+    subset.lse = given.lse and rows(given.lse)
+    subset.paged_kv_indptr, subset.paged_kv_indices = int32(new_indptr), int32(new_indices)
+    subset.seq_lens = int32(new_lens)
+    subset.qo_indptr = qo_indptr and int32(new_qo)
+    return subset
+end
