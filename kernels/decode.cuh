@@ -1,0 +1,139 @@
+// decode.cuh - the decode kernel: one producer warp, consumer warps, one launch
+// SPDX-License-Identifier: Apache-2.0
+//
+// The grid depends on the GPU, not on the data; each CTA finds its share of the work in the live
+// metadata (schedule.cuh), its producer warp fills a ring of key tiles (load.cuh), its consumer warps own
+// fixed slices of every tile (compute.cuh) and meet only where an item ends (merge.cuh).
+#pragma once
+
+#include "load.cuh"
+#include "merge.cuh"
+#include "variants.h"
+
+namespace quire {
+
+template <class T>
+__device__ __forceinline__ void consume(const decode_params &p, const share &mine, unsigned char *smem, control<T> *ctl)
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int key_warp = warp % T::KEY_WARPS, first_row = warp / T::KEY_WARPS * T::WARP_ROWS;
+    const box_shape boxes = tile_boxes<T>(p);
+    const u32 ring = smem_address(smem + T::OFF_RING);
+    int stage = 0, slot = 0;
+    u32 phase = 0, q_phase = 0;
+    for (long long left = mine.end - mine.start; left > 0;) { // items
+        barrier_wait(smem_address(&ctl->q_full[slot]), q_phase);
+        const row_info *rows = reinterpret_cast<const row_info *>(smem + T::OFF_ROWS) + slot * T::ROWS;
+        query_fragments<T> q;
+        load_query<T>(q, smem + T::OFF_Q + slot * T::Q_BYTES, first_row, lane);
+        accumulator<T> acc;
+        acc.clear();
+        for (bool last = false; !last; left--) { // key tiles
+            barrier_wait(smem_address(&ctl->full[stage]), phase);
+            const tile_info tile = ctl->tiles[stage];
+            last = tile.flags & TILE_LAST;
+            const u32 k_smem = ring + stage * 2 * T::TILE_BYTES;
+            attend<T>(acc, q, tile, k_smem, k_smem + T::TILE_BYTES, rows + first_row, key_warp * T::WARP_KEYS, boxes,
+                      p.scale_log2, lane);
+            __syncwarp();
+            if (lane == 0)
+                barrier_arrive(smem_address(&ctl->empty[stage]));
+            if (++stage == T::STAGES) {
+                stage = 0;
+                phase ^= 1;
+            }
+        }
+        finish_item<T>(p, mine, acc, reinterpret_cast<float *>(smem + T::OFF_MERGE), rows, ctl->items[slot], key_warp,
+                       first_row, lane);
+        __syncwarp();
+        if (lane == 0)
+            barrier_arrive(smem_address(&ctl->q_empty[slot]));
+        if (++slot == LAYOUT_Q_SLOTS) {
+            slot = 0;
+            q_phase ^= 1;
+        }
+    }
+}
+
+// Rows of a packed query that belong to no request.
+template <class T>
+__device__ __forceinline__ void clear_unowned_rows(const decode_params &p)
+{
+    const int out_bytes = T::FP8 && p.flags & DECODE_OUT_FP8 ? 1 : 2;
+    const long long first = static_cast<long long>(clamp(p.qo_indptr[p.batch], 0, p.total_q)) * p.q_heads;
+    const long long last = static_cast<long long>(p.total_q) * p.q_heads;
+    const long long me = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+    const long long all = static_cast<long long>(gridDim.x) * blockDim.x;
+    const int row_words = T::D * out_bytes / 16;
+    auto *out = static_cast<uint4 *>(p.out);
+    for (long long i = first * row_words + me; i < last * row_words; i += all)
+        out[i] = make_uint4(0, 0, 0, 0);
+    if (p.lse)
+        for (long long i = first + me; i < last; i += all)
+            p.lse[i] = -INFINITY;
+}
+
+template <class T>
+__device__ __forceinline__ void decode(const decode_params &p)
+{
+    extern __shared__ unsigned char raw[];
+    unsigned char *smem = raw + (-smem_address(raw) & 1023);
+    auto *ctl = reinterpret_cast<control<T> *>(smem + T::OFF_CONTROL);
+    auto *mine = reinterpret_cast<share *>(ctl + 1);
+    static_assert(sizeof(control<T>) + sizeof(share) <= LAYOUT_CONTROL_BYTES);
+
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < T::STAGES; i++) {
+            barrier_init(smem_address(&ctl->full[i]), T::TMA ? 1 : 33);
+            barrier_init(smem_address(&ctl->empty[i]), T::CONSUMERS / 32);
+        }
+        for (int i = 0; i < LAYOUT_Q_SLOTS; i++) {
+            barrier_init(smem_address(&ctl->q_full[i]), 33);
+            barrier_init(smem_address(&ctl->q_empty[i]), T::CONSUMERS / 32);
+        }
+#if __CUDA_ARCH__ >= 900
+        barrier_init_fence();
+        if constexpr (T::TMA) {
+            prefetch_map(&p.k_map);
+            prefetch_map(&p.v_map);
+        }
+#endif
+    }
+    if (!(p.flags & DECODE_METADATA_STABLE))
+        wait_for_previous_grid();
+    find_share<T::ROWS, T::TILE>(p, mine, ctl->share_words);
+    if (p.flags & DECODE_METADATA_STABLE)
+        wait_for_previous_grid();
+    // only now: a grid that starts early may then rely on all that came before this one
+    let_next_grid_start();
+
+    if (mine->index >= 0) {
+        if (threadIdx.x >= T::CONSUMERS) {
+            producer<T> from = {p, *mine, smem, ctl, static_cast<int>(threadIdx.x % 32), tile_boxes<T>(p), {}};
+            from.run();
+        } else {
+            consume<T>(p, *mine, smem, ctl);
+        }
+    }
+    if (p.flags & DECODE_PACKED)
+        clear_unowned_rows<T>(p);
+}
+
+} // namespace quire
+
+// One kernel for each row of the list, named decode_FAMILY_DTYPE_dD_rROWS.
+#define QUIRE_TMA_tma true
+#define QUIRE_TMA_async false
+#define QUIRE_INSTANTIATE(family, dtype, elem, d, rows, tile, keyw, roww, stages, ctas)                          \
+    extern "C" __global__ void __launch_bounds__((keyw * roww + 1) * 32, ctas)                                   \
+        decode_##family##_##dtype##_d##d##_r##rows(const __grid_constant__ decode_params p)                      \
+    {                                                                                                            \
+        using T = quire::traits<quire::element::dtype, elem, d, rows, tile, keyw, roww, stages, QUIRE_TMA_##family>; \
+        if constexpr (!T::TMA || QUIRE_ARCH_HAS_TMA)                                                             \
+            quire::decode<T>(p);                                                                                 \
+    }
+#if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900
+#define QUIRE_ARCH_HAS_TMA true
+#else
+#define QUIRE_ARCH_HAS_TMA false
+#endif

@@ -1,0 +1,5 @@
+// fp16, head_dim 64
+// SPDX-License-Identifier: Apache-2.0
+#include "decode.cuh"
+
+QUIRE_VARIANTS_D64_16(QUIRE_INSTANTIATE, fp16)

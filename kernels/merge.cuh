@@ -1,0 +1,209 @@
+// merge.cuh - the end of an item: warps' results to one, pieces of a split item to one, and out
+// SPDX-License-Identifier: Apache-2.0
+//
+// A CTA's share holds at most one item that began in a lower share (its first), and at most one that
+// goes on in a higher one (its last).  For the former it leaves a partial result in its own slot of the
+// workspace; the CTA that holds an item's first piece, rank 0, adds the others' in the order of rank.
+// Beyond FAN_IN ranks every FAN_IN-th adds those behind it first.  So the bits depend on lengths and grid
+// alone.  A word is its own flag: slots are zero between launches, a value of 0 is stored as -0, the
+// reader polls until no word is +0 and puts zeros back.
+#pragma once
+
+#include "compute.cuh"
+#include "schedule.cuh"
+
+namespace quire {
+
+constexpr int FAN_IN = 16;
+
+// A thread's dims of a row, N vectors of four: unscaled output, and the row's maximum (log2 units) and
+// sum of weights.
+template <int N>
+struct row_part {
+    float4 o[N];
+    float2 state; // maximum, sum
+};
+
+// Rescales to the larger maximum.  A part without keys has maximum -inf, and zeros (or NaN, if a live
+// key's score was NaN: then NaN is the answer).
+template <int N>
+__device__ __forceinline__ void add_part(row_part<N> &into, const row_part<N> &from)
+{
+    const float top = fmaxf(into.state.x, from.state.x);
+    const float a = into.state.x == -INFINITY ? 1.0f : exp2_approx(into.state.x - top);
+    const float b = from.state.x == -INFINITY ? 1.0f : exp2_approx(from.state.x - top);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        into.o[i].x = into.o[i].x * a + from.o[i].x * b;
+        into.o[i].y = into.o[i].y * a + from.o[i].y * b;
+        into.o[i].z = into.o[i].z * a + from.o[i].z * b;
+        into.o[i].w = into.o[i].w * a + from.o[i].w * b;
+    }
+    into.state = make_float2(top, into.state.y * a + from.state.y * b);
+}
+
+__device__ __forceinline__ float never_zero(float x) { return x == 0.0f ? -0.0f : x; }
+
+__device__ __forceinline__ bool arrived(float2 v) { return __float_as_uint(v.x) && __float_as_uint(v.y); }
+
+__device__ __forceinline__ bool arrived(float4 v)
+{
+    return arrived(make_float2(v.x, v.y)) && arrived(make_float2(v.z, v.w));
+}
+
+// Which partial results a CTA adds for the item that ends its share's run.
+struct gathering {
+    int count; // of ranks to add
+    int rank;  // the CTA's own
+
+    // i-th rank to add: the next ones, then (rank 0) the leaders
+    __device__ __forceinline__ int rank_of(int i) const
+    {
+        return i < FAN_IN - 1 || count <= FAN_IN - 1 ? rank + 1 + i : (i - FAN_IN + 2) * FAN_IN;
+    }
+};
+
+__device__ __forceinline__ gathering what_to_gather(const item_info &item)
+{
+    gathering g = {0, item.rank};
+    if (item.rank == 0)
+        g.count = item.last_rank < FAN_IN ? item.last_rank : FAN_IN - 1 + item.last_rank / FAN_IN;
+    else if (item.rank % FAN_IN == 0)
+        g.count = min(item.last_rank - item.rank, FAN_IN - 1);
+    return g;
+}
+
+template <class T>
+__device__ __forceinline__ void store_out(const decode_params &p, int out_row, int dim, float4 o, float2 state)
+{
+    // a row without keys is +0 whatever its sums hold
+    const float scale = p.out_scale / state.y;
+    o = state.y == 0.0f ? make_float4(0, 0, 0, 0) : make_float4(o.x * scale, o.y * scale, o.z * scale, o.w * scale);
+    const long long at = static_cast<long long>(out_row) * T::D + dim;
+    if (T::FP8 && p.flags & DECODE_OUT_FP8)
+        *reinterpret_cast<u32 *>(static_cast<unsigned char *>(p.out) + at) =
+            pack_e4m3(o.x, o.y) | pack_e4m3(o.z, o.w) << 16;
+    else
+        *reinterpret_cast<uint2 *>(static_cast<unsigned char *>(p.out) + at * 2) =
+            make_uint2(pack_16<T::BF16>(o.x, o.y), pack_16<T::BF16>(o.z, o.w));
+    if (p.lse && dim == 0)
+        p.lse[out_row] = (state.x + log2f(state.y)) * 0.693147180559945309f;
+}
+
+// This warp's accumulators, to its plane of the merge area.
+template <class T>
+__device__ __forceinline__ void store_accumulator(float *plane, accumulator<T> &acc, int first_row, int lane)
+{
+    const int g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int n = 0; n < T::N_TILES; n++)
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            float *row = plane + (first_row + n * 8 + 2 * t + j) * T::ACC_STRIDE;
+#pragma unroll
+            for (int m = 0; m < T::D_TILES; m++)
+                if constexpr (T::FP8) {
+                    *reinterpret_cast<float2 *>(row + m * 16 + 2 * g) = make_float2(acc.o[n][m][j], acc.o[n][m][j + 2]);
+                } else {
+                    row[m * 16 + g] = acc.o[n][m][j];
+                    row[m * 16 + g + 8] = acc.o[n][m][j + 2];
+                }
+            float sum = acc.sum[n][j];
+            sum += __shfl_xor_sync(0xffffffff, sum, 4);
+            sum += __shfl_xor_sync(0xffffffff, sum, 8);
+            sum += __shfl_xor_sync(0xffffffff, sum, 16);
+            if (g == 0)
+                *reinterpret_cast<float2 *>(row + T::D) = make_float2(acc.max[n][j], sum);
+        }
+}
+
+// All consumer threads; `rows` are the whole item's.
+template <class T>
+__device__ __forceinline__ void finish_item(const decode_params &p, const share &mine, accumulator<T> &acc, float *merge,
+                                            const row_info *rows, const item_info &item, int key_warp, int first_row,
+                                            int lane)
+{
+    constexpr int PLANE = T::ROWS * T::ACC_STRIDE, SLOT = LAYOUT_SLOT_FLOATS(T::D, T::ROWS);
+    // a thread takes N vectors of a row at a time, STEP dims apart
+    constexpr int VECTORS = T::ROWS * T::D / 4 / T::CONSUMERS, N = VECTORS < 2 ? 1 : 2, STEP = T::D / N;
+    constexpr int BATCH = 8;
+    static_assert(VECTORS * T::CONSUMERS * 4 == T::ROWS * T::D && VECTORS % N == 0);
+
+    store_accumulator<T>(merge + key_warp * PLANE, acc, first_row, lane);
+    named_barrier(1, T::CONSUMERS);
+
+    const gathering todo = what_to_gather(item);
+    float *const first_slot = p.partials + static_cast<long long>(mine.index - item.rank) * SLOT; // of rank 0
+#pragma unroll 1
+    for (int unit = threadIdx.x; unit < T::ROWS * STEP / 4; unit += T::CONSUMERS) {
+        const int row = unit / (STEP / 4), dim = unit % (STEP / 4) * 4, place = row * T::ACC_STRIDE + dim;
+        row_part<N> part;
+#pragma unroll
+        for (int k = 0; k < T::KEY_WARPS; k++) {
+            const float *from = merge + k * PLANE + place;
+            row_part<N> other;
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                other.o[i] = *reinterpret_cast<const float4 *>(from + i * STEP);
+            other.state = *reinterpret_cast<const float2 *>(from - dim + T::D);
+            if (k == 0)
+                part = other;
+            else
+                add_part(part, other);
+        }
+#pragma unroll 1
+        for (int i = 0; i < todo.count; i += BATCH) {
+            row_part<N> other[BATCH];
+            u32 missing;
+            do {
+#pragma unroll
+                for (int k = 0; k < BATCH; k++) {
+                    const float *from = first_slot + todo.rank_of(min(i + k, todo.count - 1)) * SLOT + place;
+#pragma unroll
+                    for (int j = 0; j < N; j++)
+                        other[k].o[j] = load_relaxed(reinterpret_cast<const float4 *>(from + j * STEP));
+                    other[k].state = load_relaxed(reinterpret_cast<const float2 *>(from - dim + T::D));
+                }
+                missing = 0;
+#pragma unroll
+                for (int k = 0; k < BATCH; k++) {
+                    missing |= !arrived(other[k].state);
+#pragma unroll
+                    for (int j = 0; j < N; j++)
+                        missing |= !arrived(other[k].o[j]);
+                }
+            } while (missing);
+#pragma unroll
+            for (int k = 0; k < BATCH; k++)
+                if (i + k < todo.count) {
+                    add_part(part, other[k]);
+                    float *from = first_slot + todo.rank_of(i + k) * SLOT + place;
+#pragma unroll
+                    for (int j = 0; j < N; j++)
+                        *reinterpret_cast<float4 *>(from + j * STEP) = make_float4(0, 0, 0, 0);
+                }
+        }
+        if (item.rank > 0) {
+            float *to = first_slot + item.rank * SLOT + place;
+#pragma unroll
+            for (int j = 0; j < N; j++)
+                store_relaxed(reinterpret_cast<float4 *>(to + j * STEP),
+                              make_float4(never_zero(part.o[j].x), never_zero(part.o[j].y), never_zero(part.o[j].z),
+                                          never_zero(part.o[j].w)));
+            if (dim == 0)
+                store_relaxed(reinterpret_cast<float2 *>(to + T::D),
+                              make_float2(never_zero(part.state.x), never_zero(part.state.y)));
+        } else if (rows[row].out_row >= 0) {
+#pragma unroll
+            for (int j = 0; j < N; j++)
+                store_out<T>(p, rows[row].out_row, dim + j * STEP, part.o[j], part.state);
+        }
+    }
+    // the merge area is free again, and nobody polls the rows' states any more
+    named_barrier(1, T::CONSUMERS);
+    for (int i = threadIdx.x; i < todo.count * T::ROWS; i += T::CONSUMERS)
+        *reinterpret_cast<float2 *>(first_slot + todo.rank_of(i / T::ROWS) * SLOT +
+                                    i % T::ROWS * T::ACC_STRIDE + T::D) = make_float2(0, 0);
+}
+
+} // namespace quire

@@ -1,0 +1,45 @@
+/* params.h - what a decode kernel is launched with; plain C, shared by the host and the kernels
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef QUIRE_PARAMS_H
+#define QUIRE_PARAMS_H
+
+/* A CUtensorMap, without cuda.h.  The 64-byte alignment is the driver's demand. */
+struct tensor_map {
+#ifdef __cplusplus
+    alignas(64)
+#else
+    _Alignas(64)
+#endif
+        unsigned long long opaque[16];
+};
+
+enum decode_flags {
+    DECODE_CAUSAL = 1,
+    DECODE_PACKED = 2,          /* qo_indptr gives each request's query tokens */
+    DECODE_METADATA_STABLE = 4, /* metadata may be read before the work before this launch is done */
+    DECODE_OUT_FP8 = 8,         /* fp8 kernels only; else they write fp16 */
+    DECODE_READ_ONCE = 16       /* each K/V byte is read by one work item: do not keep it in L2 */
+};
+
+struct decode_params {
+    struct tensor_map k_map, v_map; /* [pages][Hkv][panel][slot][128 bytes]; Hopper kernels only */
+    const void *query;              /* [total_q][Hq][D] */
+    const void *k, *v;              /* [pages][Hkv][page_size][D], pages k_page_stride bytes apart */
+    const int *indptr, *indices, *seq_lens, *qo_indptr;
+    void *out;                      /* [total_q][Hq][D] */
+    float *lse;                     /* [total_q][Hq] or NULL */
+    float *partials;                /* the workspace: one slot per CTA, zero between launches */
+    long long k_page_stride, v_page_stride; /* bytes */
+    int batch, q_heads, kv_heads, group;    /* group = Hq / Hkv */
+    int page_shift;                 /* log2 of page_size */
+    int pages;                      /* page ids are below it; others read as zeros */
+    int indices_len, max_seq_len;   /* live metadata is clamped to these */
+    int seq_len_q;                  /* query tokens per request, or the bound when packed */
+    int total_q;
+    int window_left;                /* -1: none */
+    int flags;                      /* enum decode_flags */
+    float scale_log2;               /* bmm1_scale * log2(e): scores in log2 units */
+    float out_scale;                /* bmm2_scale */
+};
+
+#endif

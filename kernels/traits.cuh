@@ -1,0 +1,98 @@
+// traits.cuh - a variant's numbers, derived from its row of variants.h, and its shared memory
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "layout.h"
+#include "params.h"
+#include "ptx.cuh"
+
+namespace quire {
+
+enum class element { fp16, bf16, fp8e4m3 };
+
+// What the producer tells the consumers of a key tile, beside its keys.
+struct tile_info {
+    int key0;   // first key of the tile
+    int lo, hi; // keys that some row of the item sees
+    int flags;  // enum below
+};
+enum { TILE_LAST = 1, TILE_MASKED = 2 }; // the last of its item in this CTA's share; some row does not see all of it
+
+// One row of an item: what it sees, and where it goes.
+struct row_info {
+    int lo, hi;
+    int out_row; // in query, out and lse; -1: a row that only fills the tile
+    int unused;
+};
+
+// How an item is cut into pieces over shares.
+struct item_info {
+    bool begins, ends; // its first, last tile is in this share
+    int rank;          // of this share among those that hold a piece
+    int last_rank;
+};
+
+template <element E, int ELEM, int D_, int ROWS_, int TILE_, int KEY_WARPS_, int ROW_WARPS_, int STAGES_, bool TMA_>
+struct traits {
+    static constexpr bool BF16 = E == element::bf16, FP8 = E == element::fp8e4m3, TMA = TMA_;
+    static constexpr int ELEM_BYTES = ELEM, D = D_, ROWS = ROWS_, TILE = TILE_, STAGES = STAGES_;
+    static constexpr int KEY_WARPS = KEY_WARPS_, ROW_WARPS = ROW_WARPS_;
+    static constexpr int CONSUMERS = KEY_WARPS * ROW_WARPS * 32, THREADS = CONSUMERS + 32;
+    static constexpr int WARP_KEYS = TILE / KEY_WARPS, WARP_ROWS = ROWS / ROW_WARPS;
+    static constexpr int N_TILES = WARP_ROWS / 8;   // of 8 rows
+    static constexpr int D_TILES = D / 16;          // of 16 output dims
+    static constexpr int K_STEPS = D / 16;          // of 16 dims of QK's inner product
+
+    // In shared memory a key (a query row) is cut into panels of up to 128 bytes; within a panel the
+    // 16-byte chunks of a row are swizzled as the copy engine swizzles them.
+    static constexpr int ROW_BYTES = D * ELEM < 128 ? D * ELEM : 128;
+    static constexpr int PANELS = D * ELEM / ROW_BYTES;
+    static constexpr int ROW_CHUNKS = D * ELEM / 16; // over all panels
+    static constexpr int ACC_STRIDE = LAYOUT_ACC_STRIDE(D);
+
+    static constexpr int TILE_BYTES = LAYOUT_TILE_BYTES(ELEM, D, TILE);
+    static constexpr int Q_BYTES = LAYOUT_Q_BYTES(ELEM, D, ROWS);
+    static constexpr int OFF_RING = 0; // K and V of stage 0, of stage 1, ...
+    static constexpr int OFF_Q = OFF_RING + STAGES * 2 * TILE_BYTES;
+    static constexpr int OFF_MERGE = OFF_Q + LAYOUT_Q_SLOTS * Q_BYTES;
+    static constexpr int OFF_ROWS = OFF_MERGE + LAYOUT_MERGE_BYTES(D, ROWS, KEY_WARPS);
+    static constexpr int OFF_CONTROL = OFF_ROWS + LAYOUT_Q_SLOTS * ROWS * LAYOUT_ROW_BYTES;
+    static constexpr int TOTAL = LAYOUT_TOTAL_BYTES(ELEM, D, ROWS, TILE, KEY_WARPS, STAGES);
+    static_assert(OFF_CONTROL + LAYOUT_CONTROL_BYTES + 1024 == TOTAL, "layout.h and traits.cuh agree");
+    static_assert(sizeof(row_info) == LAYOUT_ROW_BYTES);
+    static_assert(WARP_KEYS % 16 == 0 && WARP_ROWS % 8 == 0 && TILE <= 256);
+
+    // where chunk c of row r stands in its panel
+    __device__ static __forceinline__ int swizzle(int r, int c)
+    {
+        return ROW_BYTES == 128 ? c ^ (r & 7) : c ^ (r >> 1 & 3);
+    }
+};
+
+// The part of shared memory after the large arrays.
+template <class T>
+struct control {
+    u64 full[T::STAGES];             // a tile has landed
+    u64 empty[T::STAGES];            // every consumer warp is done with it
+    u64 q_full[LAYOUT_Q_SLOTS];      // an item's query rows and infos have landed
+    u64 q_empty[LAYOUT_Q_SLOTS];
+    tile_info tiles[T::STAGES];
+    item_info items[LAYOUT_Q_SLOTS];
+    long long share_words[16];       // find_share's
+};
+
+// How pages lie in a stage: one box of box_rows slots for every page that the tile touches.
+struct box_shape {
+    int shift; // log2 of box_rows
+    int count; // boxes per tile
+};
+
+template <class T>
+__device__ __forceinline__ box_shape tile_boxes(const decode_params &p)
+{
+    constexpr int tile_shift = T::TILE == 16 ? 4 : T::TILE == 32 ? 5 : T::TILE == 64 ? 6 : T::TILE == 128 ? 7 : 8;
+    const int shift = min(p.page_shift, tile_shift);
+    return {shift, T::TILE >> shift};
+}
+
+} // namespace quire

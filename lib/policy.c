@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "policy.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "kernels/layout.h"
+#include "kernels/variants.h"
+#include "status.h"
+
+enum family { family_tma, family_async };
+
+struct variant {
+    enum family family;
+    quire_dtype dtype;
+    int elem_bytes, head_dim, rows;
+    int tile, ctas_per_sm, threads;
+    size_t shared_bytes, slot_bytes;
+    const char *image, *kernel;
+};
+
+#define DTYPE_fp16 QUIRE_DTYPE_FP16
+#define DTYPE_bf16 QUIRE_DTYPE_BF16
+#define DTYPE_fp8e4m3 QUIRE_DTYPE_FP8E4M3
+
+#define ROW(family, dtype, elem, d, rows, tile, keyw, roww, stages, ctas)                          \
+    { family_##family, DTYPE_##dtype, elem, d, rows, tile, ctas, ((keyw) * (roww) + 1) * 32,       \
+      LAYOUT_TOTAL_BYTES(elem, d, rows, tile, keyw, stages), LAYOUT_SLOT_FLOATS(d, rows) * 4,      \
+      "decode_" #dtype "_d" #d, "decode_" #family "_" #dtype "_d" #d "_r" #rows },
+
+static const struct variant variants[] = {
+    QUIRE_VARIANTS_D64_16(ROW, fp16) QUIRE_VARIANTS_D128_16(ROW, fp16) QUIRE_VARIANTS_D256_16(ROW, fp16)
+    QUIRE_VARIANTS_D64_16(ROW, bf16) QUIRE_VARIANTS_D128_16(ROW, bf16) QUIRE_VARIANTS_D256_16(ROW, bf16)
+    QUIRE_VARIANTS_D64_8(ROW, fp8e4m3) QUIRE_VARIANTS_D128_8(ROW, fp8e4m3) QUIRE_VARIANTS_D256_8(ROW, fp8e4m3)
+};
+
+enum { VARIANTS = sizeof variants / sizeof variants[0] };
+
+int policy_variants(void)
+{
+    return VARIANTS;
+}
+
+/* Of the family's kernels the one with the smallest row tile that holds all rows of a KV head, else the
+ * one with the largest: a KV head's keys are read once for each row tile. */
+static const struct variant *choose(const struct problem *p, enum family family, int shared_bytes)
+{
+    const int64_t rows = (int64_t)p->group * p->seq_len_q;
+    const struct variant *best = NULL;
+    for (int i = 0; i < VARIANTS; i++) {
+        const struct variant *v = &variants[i];
+        if (v->family != family || v->dtype != p->dtype || v->head_dim != p->head_dim ||
+            v->shared_bytes > (size_t)shared_bytes)
+            continue;
+        if (!best || (v->rows < best->rows ? v->rows >= rows : best->rows < rows))
+            best = v;
+    }
+    return best;
+}
+
+quire_status policy_plan(const struct problem *p, const struct device_limits *d, struct launch_plan *plan)
+{
+    if (d->capability < 80)
+        return quire_fail(QUIRE_ERROR_UNSUPPORTED,
+                          "device cuda:%d: expected compute capability 8.0 or higher, got %d.%d",
+                          (int)p->device.device_id, d->capability / 10, d->capability % 10);
+    const struct variant *v = NULL;
+    if (d->capability >= 90 && !d->async_only)
+        v = choose(p, family_tma, d->shared_bytes);
+    if (!v)
+        v = choose(p, family_async, d->shared_bytes);
+    if (!v)
+        return quire_fail(QUIRE_ERROR_UNSUPPORTED,
+                          "device cuda:%d: no kernel for this head_dim and dtype fits its %d bytes of shared memory",
+                          (int)p->device.device_id, d->shared_bytes);
+    int grid = d->sm_count * v->ctas_per_sm;
+    if (d->max_grid > 0 && grid > d->max_grid)
+        grid = d->max_grid;
+    const int row_bytes = v->head_dim * v->elem_bytes;
+    *plan = (struct launch_plan){
+        .image = v->image, .kernel = v->kernel, .variant = (int)(v - variants),
+        .grid = grid, .threads = v->threads, .shared_bytes = v->shared_bytes,
+        .workspace_bytes = (size_t)grid * v->slot_bytes,
+        .uses_tensor_maps = v->family == family_tma,
+        .panel_bytes = row_bytes < 128 ? row_bytes : 128,
+        .box_slots = p->page_size < v->tile ? p->page_size : v->tile,
+        .read_once = (int64_t)p->group * p->seq_len_q <= v->rows,
+    };
+    return QUIRE_OK;
+}
+
+void policy_params(const struct problem *p, const struct launch_plan *plan, struct decode_params *k)
+{
+    memset(k, 0, sizeof *k);
+    k->query = p->query;
+    k->k = p->k;
+    k->v = p->v;
+    k->indptr = p->indptr;
+    k->indices = p->indices;
+    k->seq_lens = p->seq_lens;
+    k->qo_indptr = p->qo_indptr;
+    k->out = p->out;
+    k->lse = p->lse;
+    k->partials = p->workspace;
+    k->k_page_stride = p->k_page_stride;
+    k->v_page_stride = p->v_page_stride;
+    k->batch = p->batch;
+    k->q_heads = p->q_heads;
+    k->kv_heads = p->kv_heads;
+    k->group = p->group;
+    k->page_shift = __builtin_ctz((unsigned)p->page_size);
+    k->pages = p->pages > INT32_MAX ? INT32_MAX : (int)p->pages; /* ids are int32 */
+    k->indices_len = p->indices_len > INT32_MAX ? INT32_MAX : (int)p->indices_len;
+    k->max_seq_len = p->max_seq_len;
+    k->seq_len_q = p->seq_len_q;
+    k->total_q = p->total_q;
+    k->window_left = p->window_left;
+    k->flags = (p->causal ? DECODE_CAUSAL : 0) | (p->packed ? DECODE_PACKED : 0) |
+               (p->metadata_stable ? DECODE_METADATA_STABLE : 0) |
+               (p->out_dtype == QUIRE_DTYPE_FP8E4M3 ? DECODE_OUT_FP8 : 0) | (plan->read_once ? DECODE_READ_ONCE : 0);
+    const double log2e = 1.44269504088896340736;
+    k->scale_log2 = (float)fmin(fmax(p->bmm1_scale * log2e, FLT_TRUE_MIN), FLT_MAX);
+    k->out_scale = p->bmm2_scale;
+}

@@ -1,0 +1,39 @@
+/* policy.h - which kernel runs a problem on a GPU, and with how much of it
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef QUIRE_POLICY_H
+#define QUIRE_POLICY_H
+
+#include "kernels/params.h"
+#include "problem.h"
+
+/* What the choice depends on besides the problem; no device is asked. */
+struct device_limits {
+    int capability;    /* 90 for compute capability 9.0 */
+    int sm_count;
+    int shared_bytes;  /* dynamic shared memory that a CTA can opt in to */
+    int max_grid;      /* fewer CTAs than the GPU would get, for tests of splitting; 0: no limit */
+    bool async_only;   /* take the cp.async kernels, for tests on a GPU that has better ones */
+};
+
+struct launch_plan {
+    const char *image;   /* the fatbin: "decode_bf16_d128" */
+    const char *kernel;  /* "decode_tma_bf16_d128_r8" */
+    int variant;         /* index below policy_variants(), one for each kernel */
+    int grid, threads;
+    size_t shared_bytes;
+    size_t workspace_bytes;
+    bool uses_tensor_maps;
+    int panel_bytes;     /* of the tensor maps: bytes of a key in one swizzled panel, 64 or 128 */
+    int box_slots;       /* slots of a page in one box */
+    bool read_once;      /* one work item covers all the rows of a KV head */
+};
+
+int policy_variants(void);
+
+/* The plan of a CUDA problem, from its shapes and dtypes.  UNSUPPORTED if no kernel suits the GPU. */
+quire_status policy_plan(const struct problem *p, const struct device_limits *d, struct launch_plan *plan);
+
+/* The kernel's parameters, except for the tensor maps. */
+void policy_params(const struct problem *p, const struct launch_plan *plan, struct decode_params *params);
+
+#endif
