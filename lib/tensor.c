@@ -67,8 +67,10 @@ bool tensor_span(const DLTensor *t, int64_t *bytes)
                 (__builtin_mul_overflow(t->shape[axis] - 1, t->strides[axis], &step) ||
                  __builtin_add_overflow(last, step, &last)))
                 return false;
-    return last >= 0 && !__builtin_add_overflow(last, 1, &count) &&
-           !__builtin_mul_overflow(count, element, bytes);
+    if (last < 0 || __builtin_add_overflow(last, 1, &count) || __builtin_mul_overflow(count, element, &count))
+        return false;
+    *bytes = count;
+    return true;
 }
 
 bool tensor_address(const DLTensor *t, uintptr_t *address)

@@ -37,6 +37,15 @@ endif
 # What a test may rely on, besides $srcdir, is set in scripts/run.in.
 AM_TESTS_ENVIRONMENT = $(abs_top_builddir)/run
 
+# ---- C interface -----------------------------------------------------------------------------------
+check_PROGRAMS += \
+	%D%/0100-tensor.t \
+	%D%/0101-metadata.t
+%C%_0100_tensor_t_SOURCES   = %D%/0100-tensor.c %D%/tap.h
+%C%_0100_tensor_t_LDADD     = libinternal.la
+%C%_0101_metadata_t_SOURCES = %D%/0101-metadata.c %D%/tap.h
+%C%_0101_metadata_t_LDADD   = libinternal.la
+
 # ---- CUDA -------------------------------------------------------------------------------------------
 # A driver that runs no kernels, in a folder of its own: nothing may take it for the real one by accident.
 if HAVE_CUDA
