@@ -3,8 +3,28 @@
 # To add a kernel file NAME.cu: append it to cuda_sources and _(NAME) to FATBINS in lib/cuda/fatbins.h.
 # Headers go to cuda_headers. A plain C header shared with lib/ can be in either folder: nvcc sees both.
 # SPDX-License-Identifier: Apache-2.0
-cuda_sources = %D%/probe.cu
-cuda_headers =
+cuda_sources = \
+	%D%/probe.cu \
+	%D%/decode_fp16_d64.cu \
+	%D%/decode_fp16_d128.cu \
+	%D%/decode_fp16_d256.cu \
+	%D%/decode_bf16_d64.cu \
+	%D%/decode_bf16_d128.cu \
+	%D%/decode_bf16_d256.cu \
+	%D%/decode_fp8e4m3_d64.cu \
+	%D%/decode_fp8e4m3_d128.cu \
+	%D%/decode_fp8e4m3_d256.cu
+cuda_headers = \
+	%D%/compute.cuh \
+	%D%/decode.cuh \
+	%D%/layout.h \
+	%D%/load.cuh \
+	%D%/merge.cuh \
+	%D%/params.h \
+	%D%/ptx.cuh \
+	%D%/schedule.cuh \
+	%D%/traits.cuh \
+	%D%/variants.h
 cuda_objects = $(cuda_sources:.cu=.lo)
 EXTRA_DIST  += $(cuda_headers)
 

@@ -42,8 +42,11 @@ libinternal_la_SOURCES += \
 	%D%/cuda/driver.h \
 	%D%/cuda/fatbins.c \
 	%D%/cuda/fatbins.h \
+	%D%/cuda/launch.c \
 	%D%/cuda/tensor_map.c \
 	%D%/cuda/tensor_map.h \
+	%D%/policy.c \
+	%D%/policy.h \
 	$(cuda_sources)
 endif
 EXTRA_DIST += %D%/cuda/embed.S

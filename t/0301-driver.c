@@ -1,6 +1,10 @@
 /* What the library does with a CUDA driver, on a driver that runs no kernels (fake/libcuda.c): every scenario
  * is a process of its own, as a driver is opened once in a process.
  * SPDX-License-Identifier: Apache-2.0 */
+#ifdef HAVE_CONFIG_H
+#include <config.h>
+#endif
+
 #include <dlfcn.h>
 #include <pthread.h>
 #include <sys/mman.h>

@@ -12,6 +12,7 @@
 
 #include "backend.h"
 #include "device.h"
+#include "fatbins.h"
 #include "status.h"
 
 /* ---- which of the built code runs on a GPU -------------------------------------------------------- */
@@ -44,6 +45,19 @@ static void choose_code(const char *list, int capability, char *code, size_t siz
     }
 }
 
+/* ---- what is kept of a kernel -------------------------------------------------------------------- */
+
+/* Contexts of a device in which a kernel is known to be loaded. One more than these only makes device_kernel
+ * ask the driver again; so does no harm a context that was destroyed and whose address came back: the driver
+ * then loads the kernel by itself when it is launched. */
+enum { READY_CONTEXTS = 4 };
+
+struct ready_kernel {
+    CUkernel kernel;
+    CUcontext contexts[READY_CONTEXTS]; /* written atomically after `kernel` */
+    unsigned next;
+};
+
 /* ---- devices -------------------------------------------------------------------------------------- */
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -63,15 +77,15 @@ static quire_status look_at(const struct driver *driver, int ordinal, struct dev
         { CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &major },
         { CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &minor },
         { CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &device->sm_count },
-        { CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, &device->threads_per_sm },
         { CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, &device->shared_per_block },
-        { CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, &device->shared_per_sm },
-        { CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, &device->shared_reserved },
         { CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, &device->l2_bytes },
     };
 
     device->driver = driver;
     device->ordinal = ordinal;
+    device->ready = calloc((size_t)policy_variants(), sizeof *device->ready);
+    if (!device->ready)
+        return quire_fail(QUIRE_ERROR_MEMORY, "no memory for the kernels of cuda:%d", ordinal);
     DRIVER_CALL(driver, cuDeviceGet, &device->handle, ordinal);
     DRIVER_CALL(driver, cuDeviceGetName, device->name, sizeof device->name, device->handle);
     DRIVER_CALL(driver, cuDeviceTotalMem_v2, &device->memory_bytes, device->handle);
@@ -198,20 +212,23 @@ void device_leave(struct device *device, const struct device_scope *scope)
 
 static CUlibrary libraries[FATBIN_COUNT]; /* under `loading` */
 
-static quire_status load_kernel(struct device *device, const struct fatbin *fatbin, const char *name,
-                                CUkernel *kernel)
+static quire_status load_kernel(struct device *device, const struct launch_plan *plan, CUkernel *kernel)
 {
     const struct driver *driver = device->driver;
-    CUlibrary *library = &libraries[fatbin - fatbins];
+    const struct fatbin *fatbin = fatbin_find(plan->image);
+    CUlibrary *library;
     CUfunction function;
     int own_shared;
 
+    if (!fatbin)
+        return quire_fail(QUIRE_ERROR_UNSUPPORTED, "this library was built without %s", plan->image);
+    library = &libraries[fatbin - fatbins];
     if (!*library) {
         CUlibrary loaded = NULL;
         DRIVER_CALL(driver, cuLibraryLoadData, &loaded, fatbin->data, NULL, NULL, 0, NULL, NULL, 0);
         *library = loaded;
     }
-    DRIVER_CALL(driver, cuLibraryGetKernel, kernel, *library, name);
+    DRIVER_CALL(driver, cuLibraryGetKernel, kernel, *library, plan->kernel);
     /* Always the same value: two threads that come here at once cannot lower each other's. */
     DRIVER_CALL(driver, cuKernelGetAttribute, &own_shared, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, *kernel,
                 device->handle);
@@ -224,7 +241,7 @@ static quire_status load_kernel(struct device *device, const struct fatbin *fatb
     return QUIRE_OK;
 }
 
-quire_status device_kernel(struct device *device, const struct fatbin *fatbin, const char *name, CUkernel *kernel)
+static quire_status load_in_any_capture(struct device *device, const struct launch_plan *plan, CUkernel *kernel)
 {
     const struct driver *driver = device->driver;
     /* Loading may allocate, which a capture in global or thread-local mode forbids the thread. */
@@ -233,10 +250,30 @@ quire_status device_kernel(struct device *device, const struct fatbin *fatbin, c
 
     DRIVER_CALL(driver, cuThreadExchangeStreamCaptureMode, &mode);
     pthread_mutex_lock(&loading);
-    status = load_kernel(device, fatbin, name, kernel);
+    status = load_kernel(device, plan, kernel);
     pthread_mutex_unlock(&loading);
     driver->cuThreadExchangeStreamCaptureMode(&mode);
-    if (status == QUIRE_ERROR_UNSUPPORTED) {
+    return status;
+}
+
+quire_status device_kernel(struct device *device, const struct device_scope *scope, const struct launch_plan *plan,
+                           CUkernel *kernel)
+{
+    struct ready_kernel *ready = &device->ready[plan->variant];
+    quire_status status;
+
+    for (int i = 0; i < READY_CONTEXTS; i++)
+        if (__atomic_load_n(&ready->contexts[i], __ATOMIC_ACQUIRE) == scope->context) {
+            *kernel = __atomic_load_n(&ready->kernel, __ATOMIC_RELAXED);
+            return QUIRE_OK;
+        }
+    status = load_in_any_capture(device, plan, kernel);
+    if (status == QUIRE_OK) {
+        const unsigned at = __atomic_fetch_add(&ready->next, 1, __ATOMIC_RELAXED) % READY_CONTEXTS;
+
+        __atomic_store_n(&ready->kernel, *kernel, __ATOMIC_RELAXED); /* the same whoever loads it */
+        __atomic_store_n(&ready->contexts[at], scope->context, __ATOMIC_RELEASE);
+    } else if (status == QUIRE_ERROR_UNSUPPORTED) {
         char words[256];
 
         snprintf(words, sizeof words, "%s", quire_last_error());

@@ -7,7 +7,9 @@
 #define QUIRE_CUDA_DEVICE_H
 
 #include "driver.h"
-#include "fatbins.h"
+#include "policy.h"
+
+struct ready_kernel;
 
 struct device {
     const struct driver *driver;
@@ -15,16 +17,14 @@ struct device {
     int ordinal;            /* N of cuda:N; CUDA_VISIBLE_DEVICES counts */
     int capability;         /* 90 for 9.0 */
     int sm_count;
-    int threads_per_sm;
     int shared_per_block;   /* bytes of shared memory that one block may ask for */
-    int shared_per_sm;      /* bytes that the blocks of one SM share, each with shared_reserved more */
-    int shared_reserved;
     int l2_bytes;
     size_t memory_bytes;
     char name[128];
     char code[32];          /* what of CUDA_ARCH_LIST runs here: "sm_90a", "compute_90"; "" if nothing does */
     char problem[256];      /* why no kernel can run here; "" if one can */
     CUcontext primary;      /* device_enter's; read and written atomically, NULL until it is needed */
+    struct ready_kernel *ready; /* device_kernel's, one for each of policy_variants() */
 };
 
 /* Devices of this machine. 0 where there is no driver or no GPU. DEVICE: a driver that does not work. */
@@ -46,10 +46,11 @@ struct device_scope {
 quire_status device_enter(struct device *device, struct device_scope *scope);
 void device_leave(struct device *device, const struct device_scope *scope);
 
-/* The kernel `name` of a fatbin, loaded in the current context and allowed all the dynamic shared memory
- * that the device gives one block, so that a launch of it need load nothing. Takes a lock and may take
- * long; does not disturb a capture under way in this thread. Call between enter and leave.
- * UNSUPPORTED: the fatbin has no code for this GPU. DEVICE. */
-quire_status device_kernel(struct device *device, const struct fatbin *fatbin, const char *name, CUkernel *kernel);
+/* The kernel of a plan, loaded in the current context and allowed all the dynamic shared memory that the
+ * device gives one block, so that a launch of it need load nothing. The first call for a context takes a lock
+ * and may take long, but does not disturb a capture under way; later ones only look it up. Call between
+ * enter and leave. UNSUPPORTED: the library has no code for this GPU. DEVICE. */
+quire_status device_kernel(struct device *device, const struct device_scope *scope, const struct launch_plan *plan,
+                           CUkernel *kernel);
 
 #endif

@@ -10,7 +10,6 @@
 #include "tensor_map.h"
 
 enum {
-    PANEL_BYTES = 128,
     SLOTS = 512, /* K and V of 256 layers; a power of 2 */
     KEY_WORDS = sizeof(struct cache_shape) / sizeof(uint64_t),
     MAP_WORDS = sizeof(struct tensor_map) / sizeof(uint64_t),
@@ -21,7 +20,7 @@ _Static_assert(sizeof(struct tensor_map) == sizeof(CUtensorMap), "params.h and c
 
 static quire_status encode(const struct driver *driver, const struct cache_shape *shape, struct tensor_map *map)
 {
-    const int32_t panel = shape->row_bytes < PANEL_BYTES ? shape->row_bytes : PANEL_BYTES;
+    const int32_t panel = shape->panel_bytes;
     const cuuint64_t extent[] = { (cuuint64_t)(panel / shape->elem_bytes), (cuuint64_t)shape->page_size,
                                   (cuuint64_t)(shape->row_bytes / panel), (cuuint64_t)shape->kv_heads,
                                   (cuuint64_t)shape->pages };
@@ -37,7 +36,7 @@ static quire_status encode(const struct driver *driver, const struct cache_shape
     DRIVER_CALL(driver, cuTensorMapEncodeTiled, &encoded,
                 shape->elem_bytes == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16, 5,
                 (void *)(uintptr_t)shape->base, extent, stride, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                panel == PANEL_BYTES ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
+                panel == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
                 CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     memcpy(map, &encoded, sizeof encoded);
     return QUIRE_OK;

@@ -5,8 +5,8 @@
 
 #include <stdint.h>
 
-#include "../kernels/params.h"
 #include "driver.h"
+#include "kernels/params.h"
 
 /* All that a map depends on. Without holes, as keys are compared by their bytes. */
 struct cache_shape {
@@ -17,12 +17,12 @@ struct cache_shape {
     int32_t page_size;      /* slots */
     int32_t row_bytes;      /* of one slot of one head, a power of 2 from 64 */
     int32_t elem_bytes;
+    int32_t panel_bytes;    /* of a row that lie together in shared memory: 64 or 128 */
     int32_t box_slots;      /* slots of a page that one copy brings */
-    int32_t zero;
 };
 
-/* The map for boxes of box_slots slots of one page and head, cut into panels of up to 128 bytes that are
- * swizzled in shared memory: coordinates {0, slot, 0, head, page}.
+/* The map for boxes of box_slots slots of one page and head, cut into panels that are swizzled in
+ * shared memory: coordinates {0, slot, 0, head, page}.
  * Maps are kept in a table that threads share without a lock, as encoding one takes the driver up to a
  * microsecond. DEVICE: the driver does not take the shape. */
 quire_status tensor_map_get(const struct driver *driver, const struct cache_shape *shape, struct tensor_map *map);

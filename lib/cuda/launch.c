@@ -1,0 +1,160 @@
+/* launch.c - one decode on a GPU: plan, kernel, tensor maps, launch
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * After prepare a decode costs the driver one call beside those that find the context: nothing is
+ * synchronised, allocated, set or copied, and no lock is taken. Whatever is kept between calls belongs to
+ * a device and is the same for all threads and streams. */
+#ifdef HAVE_CONFIG_H
+#include <config.h>
+#endif
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend.h"
+#include "device.h"
+#include "policy.h"
+#include "status.h"
+#include "tensor_map.h"
+
+/* ---- the plan ------------------------------------------------------------------------------------- */
+
+/* For tests, read once in a process: QUIRE_TEST_GRID=N takes at most N CTAs, so that items are split less
+ * often, or each in more pieces; QUIRE_TEST_ASYNC=1 takes the kernels of older GPUs. */
+static struct {
+    pthread_once_t once;
+    int max_grid;
+    bool async_only;
+} hooks = { .once = PTHREAD_ONCE_INIT };
+
+static void read_hooks(void)
+{
+    const char *grid = getenv("QUIRE_TEST_GRID"), *async = getenv("QUIRE_TEST_ASYNC");
+
+    hooks.max_grid = grid ? atoi(grid) : 0;
+    hooks.async_only = async && strcmp(async, "1") == 0;
+}
+
+static quire_status plan_on_device(const struct problem *p, struct device **device, struct launch_plan *plan)
+{
+    quire_status status = device_get(p->device.device_id, device);
+
+    if (status == QUIRE_OK)
+        status = device_check(*device);
+    if (status != QUIRE_OK)
+        return status;
+    pthread_once(&hooks.once, read_hooks);
+    const struct device_limits limits = {
+        .capability = (*device)->capability,
+        .sm_count = (*device)->sm_count,
+        .shared_bytes = (*device)->shared_per_block,
+        .max_grid = hooks.max_grid,
+        .async_only = hooks.async_only,
+    };
+    return policy_plan(p, &limits, plan);
+}
+
+quire_status cuda_workspace_size(const struct problem *p, size_t *bytes)
+{
+    struct device *device;
+    struct launch_plan plan;
+    const quire_status status = plan_on_device(p, &device, &plan);
+
+    if (status == QUIRE_OK)
+        *bytes = plan.workspace_bytes;
+    return status;
+}
+
+quire_status cuda_prepare(const struct problem *p)
+{
+    struct device *device;
+    struct device_scope scope;
+    struct launch_plan plan;
+    CUkernel kernel;
+    quire_status status = plan_on_device(p, &device, &plan);
+
+    if (status == QUIRE_OK)
+        status = device_enter(device, &scope);
+    if (status != QUIRE_OK)
+        return status;
+    status = device_kernel(device, &scope, &plan, &kernel);
+    device_leave(device, &scope);
+    return status;
+}
+
+/* ---- the launch ----------------------------------------------------------------------------------- */
+
+static quire_status encode_maps(const struct driver *driver, const struct problem *p, const struct launch_plan *plan,
+                                struct decode_params *params)
+{
+    const int32_t elem_bytes = p->dtype == QUIRE_DTYPE_FP8E4M3 ? 1 : 2;
+    struct cache_shape shape = {
+        .base = p->k,
+        .page_stride = p->k_page_stride,
+        .pages = params->pages,
+        .kv_heads = p->kv_heads,
+        .page_size = p->page_size,
+        .row_bytes = p->head_dim * elem_bytes,
+        .elem_bytes = elem_bytes,
+        .panel_bytes = plan->panel_bytes,
+        .box_slots = plan->box_slots,
+    };
+    quire_status status = tensor_map_get(driver, &shape, &params->k_map);
+
+    shape.base = p->v;
+    shape.page_stride = p->v_page_stride;
+    return status == QUIRE_OK ? tensor_map_get(driver, &shape, &params->v_map) : status;
+}
+
+static quire_status launch(const struct device *device, CUkernel kernel, const struct launch_plan *plan,
+                           struct decode_params *params, CUstream stream)
+{
+    /* A launch may begin while the work before it ends: the kernel waits where it has to. */
+    CUlaunchAttribute overlap = {
+        .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+        .value.programmaticStreamSerializationAllowed = 1,
+    };
+    const CUlaunchConfig config = {
+        .gridDimX = (unsigned)plan->grid,
+        .gridDimY = 1,
+        .gridDimZ = 1,
+        .blockDimX = (unsigned)plan->threads,
+        .blockDimY = 1,
+        .blockDimZ = 1,
+        .sharedMemBytes = (unsigned)plan->shared_bytes,
+        .hStream = stream,
+        .attrs = &overlap,
+        .numAttrs = device->capability >= 90,
+    };
+    void *parameters[] = { params };
+
+    /* A kernel stands for its function in whichever context is current. */
+    DRIVER_CALL(device->driver, cuLaunchKernelEx, &config, (CUfunction)kernel, parameters, NULL);
+    return QUIRE_OK;
+}
+
+quire_status cuda_decode(const struct problem *p, void *stream)
+{
+    struct device *device;
+    struct device_scope scope;
+    struct launch_plan plan;
+    struct decode_params params;
+    CUkernel kernel;
+    quire_status status = plan_on_device(p, &device, &plan);
+
+    if (status != QUIRE_OK)
+        return status;
+    policy_params(p, &plan, &params);
+    if (plan.uses_tensor_maps)
+        status = encode_maps(device->driver, p, &plan, &params);
+    if (status == QUIRE_OK)
+        status = device_enter(device, &scope);
+    if (status != QUIRE_OK)
+        return status;
+    status = device_kernel(device, &scope, &plan, &kernel);
+    if (status == QUIRE_OK)
+        status = launch(device, kernel, &plan, &params, stream);
+    device_leave(device, &scope);
+    return status;
+}
