@@ -1,4 +1,4 @@
-/* contract.c - the rules of a decode's arguments, in the order in which quire.h lists them
+/* contract.c - the rules of a decode's arguments, in the order in which quire(3) lists them
  *
  * One function per argument, one `return quire_fail` per rule; a message names the argument, what was
  * expected and what came.  The rules of live metadata are in metadata.c.

@@ -14,7 +14,7 @@ enum contract_call {
     CONTRACT_VERIFY          /* as decode, on the CPU, without a workspace */
 };
 
-/* Checks in the order of the struct's documentation; the first fault answers.  `to` is filled for
+/* Checks in the order of quire(3)'s list; the first fault answers.  `to` is filled for
  * CONTRACT_REFERENCE only and may be NULL otherwise.  On failure *p is not to be used. */
 quire_status contract_problem(const quire_decode_args *args, enum contract_call call, void *stream,
                               struct problem *p, struct reference_out *to);

@@ -14,7 +14,7 @@
 #define TEXT(x) TEXT_OF(x)
 #define TEXT_OF(x) #x
 
-#define VERSION TEXT(QUIRE_VERSION_MAJOR) "." TEXT(QUIRE_VERSION_MINOR) "." TEXT(QUIRE_VERSION_PATCH)
+#define VERSION_TEXT TEXT(QUIRE_VERSION_MAJOR) "." TEXT(QUIRE_VERSION_MINOR) "." TEXT(QUIRE_VERSION_PATCH)
 
 #if defined __clang__
 #define COMPILER __VERSION__ /* begins with its name */
@@ -42,7 +42,7 @@
 
 const char *quire_version(void)
 {
-    return VERSION;
+    return VERSION_TEXT;
 }
 
 const char *quire_build_config(void)

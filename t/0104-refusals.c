@@ -364,7 +364,7 @@ static void test_outputs(void)
     DATA(VALUE, "lse: expected memory of its own", f->lse.t.data = f->v.t.data);
 }
 
-/* Of two faults the one that stands first in quire.h answers. */
+/* Of two faults the one that stands first in quire(3)'s list answers. */
 static void test_order(void)
 {
     kind = shape(1, false, false, FP16, FP16);
