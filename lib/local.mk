@@ -23,8 +23,10 @@ libinternal_la_SOURCES = \
 	%D%/backend.h \
 	%D%/contract.c \
 	%D%/contract.h \
+	%D%/decode.c \
 	%D%/dtype.c \
 	%D%/dtype.h \
+	%D%/info.c \
 	%D%/metadata.c \
 	%D%/metadata.h \
 	%D%/problem.h \
@@ -32,6 +34,23 @@ libinternal_la_SOURCES = \
 	%D%/status.h \
 	%D%/tensor.c \
 	%D%/tensor.h
+
+# The CPU backend. A kernel_*.c sets its own instruction set, and is empty on other processors.
+libinternal_la_SOURCES += \
+	%D%/cpu/decode.c \
+	%D%/cpu/kernel.h \
+	%D%/cpu/kernel_avx2.c \
+	%D%/cpu/kernel_avx512.c \
+	%D%/cpu/kernel_avx512bf16.c \
+	%D%/cpu/kernel_impl.h \
+	%D%/cpu/kernel_portable.c \
+	%D%/cpu/plan.c \
+	%D%/cpu/plan.h \
+	%D%/cpu/reference.c \
+	%D%/cpu/round.h \
+	%D%/cpu/select.c \
+	%D%/cpu/select.h \
+	%D%/cpu/vec_avx512.h
 
 # CUDA: the driver side in C, and the kernels of kernels/local.mk.
 if HAVE_CUDA

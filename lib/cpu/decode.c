@@ -1,0 +1,393 @@
+/* decode.c - equal shares of the line of units for each thread, partial results merged along a fixed tree
+ *
+ * The partial results of a tile's chunks are leaves of a binary tree over chunk numbers: node i of a level
+ * joins nodes 2i and 2i+1 below it, and where only one of these holds chunks of the tile it is passed up
+ * as it is.  So what is added to what depends on chunk numbers alone.  A thread walks its share in order
+ * and merges what it can; what is left of a run of chunks are at most two nodes per level.  Tiles that
+ * end in the thread that began them are written at once.  After a barrier, the thread that began a tile
+ * merges the nodes that the threads after it left.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifdef HAVE_CONFIG_H
+#include <config.h>
+#endif
+
+#include <math.h>
+#include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "backend.h"
+#include "cpu/kernel.h"
+#include "cpu/plan.h"
+#include "cpu/select.h"
+#include "dtype.h"
+
+enum { MAX_LEVELS = 25, MAX_NODES = 2 * MAX_LEVELS + 1 }; /* 2^31 / CHUNK_KEYS chunks */
+
+struct node {
+    int32_t level, index;  /* covers chunks [index << level, (index + 1) << level) */
+    float *partial;
+};
+
+/* What a thread leaves behind: `inherited` nodes of the tile that its share began in the middle of,
+ * then, up to `count`, nodes of the tile that its share ended in the middle of. */
+struct run {
+    int inherited, count;
+    struct node nodes[MAX_NODES];
+};
+
+/* ---- workspace ------------------------------------------------------------------------------------ */
+
+/* Per thread: struct run, query, scores, then one partial for each node. */
+struct room {
+    size_t query, scores, partials; /* offsets */
+    size_t partial;                 /* floats of one */
+    size_t bytes;
+};
+
+static size_t align64(size_t bytes)
+{
+    return (bytes + 63) & ~(size_t)63;
+}
+
+static int tree_levels(int64_t keys)
+{
+    int levels = 1;
+
+    while ((int64_t)CHUNK_KEYS << (levels - 1) < keys)
+        levels++;
+    return levels;
+}
+
+static struct room room_of(const struct problem *p)
+{
+    int64_t all_rows = (int64_t)p->group * p->seq_len_q;
+    int padded = padded_rows(all_rows < TILE_ROWS ? (int)all_rows : TILE_ROWS);
+    size_t nodes = 2 * (size_t)tree_levels(p->max_seq_len) + 1;
+    struct room room;
+
+    room.partial = partial_floats(padded, p->head_dim);
+    room.query = align64(sizeof(struct run));
+    room.scores = room.query + align64((size_t)padded * (size_t)p->head_dim * sizeof(float));
+    room.partials = room.scores + (size_t)padded * CHUNK_KEYS * sizeof(float);
+    room.bytes = room.partials + nodes * room.partial * sizeof(float);
+    return room;
+}
+
+quire_status cpu_workspace_size(const struct problem *p, size_t *bytes)
+{
+    /* 64 more, since a workspace is aligned to 32 only */
+    *bytes = room_of(p).bytes * (size_t)select_max_threads() + 64;
+    return QUIRE_OK;
+}
+
+quire_status cpu_prepare(const struct problem *p)
+{
+    const struct kernel *kernel;
+
+    (void)p;
+    return select_kernel(&kernel);
+}
+
+/* ---- one thread's state --------------------------------------------------------------------------- */
+
+struct worker {
+    const struct problem *p;
+    const struct kernel *kernel;
+    struct run *run;
+    float *partials;
+    size_t partial_floats;
+    struct tile tile;       /* the tile in hand */
+    struct rows rows;
+    int row_begin[TILE_ROWS], row_end[TILE_ROWS];
+};
+
+static struct run *run_of(const struct problem *p, const struct room *room, int thread)
+{
+    uintptr_t base = ((uintptr_t)p->workspace + 63) & ~(uintptr_t)63;
+
+    return (struct run *)(base + (size_t)thread * room->bytes);
+}
+
+static struct worker worker_make(const struct problem *p, const struct kernel *kernel, const struct room *room,
+                                 int thread)
+{
+    struct worker w = {.p = p, .kernel = kernel};
+    char *base = (char *)run_of(p, room, thread);
+
+    w.run = (struct run *)base;
+    w.run->inherited = w.run->count = 0;
+    w.partials = (float *)(base + room->partials);
+    w.partial_floats = room->partial;
+    w.rows.dtype = p->dtype;
+    w.rows.out_dtype = p->out_dtype;
+    w.rows.head_dim = p->head_dim;
+    w.rows.scale = fminf(p->bmm1_scale * 1.44269504f, 0x1.fffffep127f);
+    w.rows.query = base + room->query;
+    w.rows.scores = (float *)(base + room->scores);
+    return w;
+}
+
+/* Row of query, out and lse that row r of the tile in hand is. */
+static int64_t row_place(const struct worker *w, int r)
+{
+    int32_t row = w->tile.first_row + r, token = row / w->p->group;
+    int64_t head = (int64_t)w->tile.kv_head * w->p->group + row % w->p->group;
+
+    return (w->tile.first_token + token) * w->p->q_heads + head;
+}
+
+static void enter_tile(struct worker *w, const struct tile *tile)
+{
+    const void *source[TILE_ROWS];
+    int64_t row_bytes = (int64_t)w->p->head_dim * dtype_bytes(w->p->dtype);
+
+    w->tile = *tile;
+    w->rows.rows = tile->rows;
+    w->rows.padded = padded_rows(tile->rows);
+    for (int r = 0; r < tile->rows; r++)
+        source[r] = (const char *)w->p->query + row_place(w, r) * row_bytes;
+    w->kernel->load_query(&w->rows, source);
+}
+
+/* ---- output --------------------------------------------------------------------------------------- */
+
+static void write_hidden_row(const struct problem *p, int64_t place)
+{
+    size_t row_bytes = (size_t)p->head_dim * (size_t)dtype_bytes(p->out_dtype);
+
+    memset((char *)p->out + (size_t)place * row_bytes, 0, row_bytes);
+    if (p->lse != NULL)
+        p->lse[place] = -INFINITY;
+}
+
+/* Writes the rows of the tile in hand; `partial` is its root, or NULL if no row sees a key. */
+static void write_tile(struct worker *w, float *partial)
+{
+    const struct problem *p = w->p;
+    size_t row_bytes = (size_t)p->head_dim * (size_t)dtype_bytes(p->out_dtype);
+
+    for (int r = 0; r < w->tile.rows; r++) {
+        int64_t place = row_place(w, r);
+        int32_t begin, end;
+
+        plan_visible(p, &w->tile, (w->tile.first_row + r) / p->group, &begin, &end);
+        if (begin == end) {
+            write_hidden_row(p, place);
+            continue;
+        }
+        if (p->lse != NULL)
+            p->lse[place] = (float)((double)partial_max(partial, &w->rows)[r] * (double)p->bmm1_scale +
+                                    log((double)partial_sum(partial, &w->rows)[r]));
+        w->kernel->finish(&w->rows, partial, r, p->bmm2_scale, (char *)p->out + (size_t)place * row_bytes);
+    }
+}
+
+/* ---- the tree ------------------------------------------------------------------------------------- */
+
+/* Takes a node, which follows those on the stack, and merges as far as the stack allows.  Returns the
+ * tile's root once it is complete, else NULL with the node on the stack. */
+static float *push_node(const struct worker *w, struct node *stack, int *depth, int bottom, struct node node)
+{
+    int64_t first = tile_first_chunk(&w->tile), end = tile_end_chunk(&w->tile);
+
+    for (;;) {
+        int64_t from = (int64_t)node.index << node.level, to = ((int64_t)node.index + 1) << node.level;
+
+        if (from <= first && to >= end)
+            return node.partial;
+        if (node.index & 1) {
+            if (from > first) { /* there is a left sibling: on the stack, or with a thread before */
+                struct node *left = &stack[*depth - 1];
+
+                if (*depth == bottom || left->level != node.level || left->index != node.index - 1)
+                    break;
+                w->kernel->merge(&w->rows, left->partial, node.partial);
+                node.partial = left->partial;
+                --*depth;
+            }
+        } else if (to < end) { /* there is a right sibling, still to come */
+            break;
+        }
+        node.level++;
+        node.index >>= 1;
+    }
+    stack[(*depth)++] = node;
+    return NULL;
+}
+
+/* ---- units ---------------------------------------------------------------------------------------- */
+
+/* Up to `most` of a unit's blocks of K, or of V. */
+static int list_blocks(const struct problem *p, const struct cursor *at, bool of_v, int most, const char **blocks)
+{
+    const int32_t *pages = p->indices + p->indptr[at->tile.request];
+    const char *cache = of_v ? p->v : p->k;
+    int64_t stride = of_v ? p->v_page_stride : p->k_page_stride;
+    int64_t row_bytes = (int64_t)p->head_dim * dtype_bytes(p->dtype), begin = (int64_t)at->chunk * CHUNK_KEYS;
+    int64_t end = begin + CHUNK_KEYS;
+    int count = 0;
+
+    begin = begin > at->tile.key_begin ? begin / BLOCK_KEYS * BLOCK_KEYS : at->tile.key_begin / BLOCK_KEYS * BLOCK_KEYS;
+    end = end < at->tile.key_end ? end : at->tile.key_end;
+    cache += (int64_t)at->tile.kv_head * p->page_size * row_bytes;
+    for (int64_t key = begin; key < end && count < most; key += BLOCK_KEYS)
+        blocks[count++] = cache + pages[key / p->page_size] * stride + key % p->page_size * row_bytes;
+    return count;
+}
+
+/* Fills what rows see of a chunk whose first block begins at key `base`; false if all see all of it. */
+static bool list_visible(struct worker *w, int64_t base, int begin, int end)
+{
+    bool ragged = false;
+
+    for (int r = 0; r < w->tile.rows; r++) {
+        int32_t from, to;
+
+        plan_visible(w->p, &w->tile, (w->tile.first_row + r) / w->p->group, &from, &to);
+        from = from - base < begin ? begin : from - base > end ? end : (int)(from - base);
+        to = to - base > end ? end : to - base < from ? from : (int)(to - base);
+        w->row_begin[r] = from;
+        w->row_end[r] = to;
+        ragged |= from != begin || to != end;
+    }
+    return ragged;
+}
+
+/* Computes the unit at `at`; `next` is the thread's next unit, or NULL, whose keys will be wanted soon. */
+static void compute_unit(struct worker *w, const struct cursor *at, const struct cursor *next, float *partial)
+{
+    const char *memory[2 * CHUNK_BLOCKS + AHEAD_BLOCKS];
+    int64_t first_key = (int64_t)at->chunk * CHUNK_KEYS, base;
+    struct chunk chunk = {.memory = memory};
+
+    first_key = first_key > at->tile.key_begin ? first_key : at->tile.key_begin;
+    base = first_key / BLOCK_KEYS * BLOCK_KEYS;
+    chunk.begin = (int)(first_key - base);
+    chunk.end = CHUNK_KEYS - (int)(base % CHUNK_KEYS);
+    if (base + chunk.end > at->tile.key_end)
+        chunk.end = (int)(at->tile.key_end - base);
+    chunk.blocks = list_blocks(w->p, at, false, CHUNK_BLOCKS, memory);
+    chunk.memory_blocks = chunk.blocks + list_blocks(w->p, at, true, CHUNK_BLOCKS, memory + chunk.blocks);
+    if (next != NULL && !tile_is_empty(&next->tile))
+        chunk.memory_blocks += list_blocks(w->p, next, false, AHEAD_BLOCKS, memory + chunk.memory_blocks);
+    if (list_visible(w, base, chunk.begin, chunk.end)) {
+        chunk.row_begin = w->row_begin;
+        chunk.row_end = w->row_end;
+    }
+    w->kernel->chunk(&w->rows, &chunk, partial);
+}
+
+/* ---- shares --------------------------------------------------------------------------------------- */
+
+static int64_t share_start(int64_t cost, int thread, int threads)
+{
+    return (cost * thread + threads - 1) / threads;
+}
+
+/* First half: all units of the thread's share.  Leaves the worker in its last tile; returns whether that
+ * tile began in this share and is not finished. */
+static bool walk_share(struct worker *w, int64_t cost, int thread, int threads)
+{
+    struct run *run = w->run;
+    struct cursor at = plan_seek(w->p, share_start(cost, thread, threads)), next;
+    int64_t end = share_start(cost, thread + 1, threads);
+    bool entered = false, owned = false;
+
+    for (; !plan_at_end(&at) && at.start < end; at = next) {
+        bool first_unit = at.chunk == tile_first_chunk(&at.tile), more;
+        float *partial, *root;
+
+        if (first_unit || !entered) {
+            enter_tile(w, &at.tile);
+            entered = true;
+            owned = first_unit;
+            run->inherited = run->count;
+        }
+        next = at;
+        plan_next(&next);
+        more = !plan_at_end(&next) && next.start < end;
+        if (tile_is_empty(&at.tile)) {
+            write_tile(w, NULL);
+            owned = false;
+            continue;
+        }
+        partial = w->partials + (size_t)run->count * w->partial_floats;
+        compute_unit(w, &at, more ? &next : NULL, partial);
+        root = push_node(w, run->nodes, &run->count, run->inherited, (struct node){0, at.chunk, partial});
+        if (root != NULL) {
+            write_tile(w, root);
+            owned = false;
+        }
+    }
+    if (!owned)
+        run->inherited = run->count;
+    return owned;
+}
+
+/* Second half, of the thread that began a tile which others went on with. */
+static void finish_tile(struct worker *w, const struct room *room, int thread, int threads)
+{
+    struct node stack[MAX_NODES];
+    int depth = w->run->count - w->run->inherited;
+
+    memcpy(stack, w->run->nodes + w->run->inherited, (size_t)depth * sizeof *stack);
+    for (int t = thread + 1; t < threads; t++) {
+        const struct run *run = run_of(w->p, room, t);
+
+        for (int i = 0; i < run->inherited; i++) {
+            float *root = push_node(w, stack, &depth, 0, run->nodes[i]);
+
+            if (root != NULL) {
+                write_tile(w, root);
+                return;
+            }
+        }
+    }
+}
+
+/* Rows of a packed query that belong to no request. */
+static void write_rows_past_end(const struct problem *p, int thread, int threads)
+{
+    int64_t used = p->packed ? p->qo_indptr[p->batch] : p->total_q;
+    int64_t rows = (p->total_q - used) * p->q_heads, start = used * p->q_heads;
+
+    for (int64_t i = rows * thread / threads; i < rows * (thread + 1) / threads; i++)
+        write_hidden_row(p, start + i);
+}
+
+quire_status cpu_decode(const struct problem *p)
+{
+    struct room room = room_of(p);
+    const struct kernel *kernel;
+    int64_t cost = plan_cost(p);
+    int threads = select_threads();
+    quire_status status = select_kernel(&kernel);
+
+    if (status != QUIRE_OK)
+        return status;
+#ifdef _OPENMP
+#pragma omp parallel num_threads(threads)
+    {
+        int thread = omp_get_thread_num(), team = omp_get_num_threads();
+        struct worker worker = worker_make(p, kernel, &room, thread);
+        bool unfinished = walk_share(&worker, cost, thread, team);
+
+        write_rows_past_end(p, thread, team);
+#pragma omp barrier
+        if (unfinished)
+            finish_tile(&worker, &room, thread, team);
+    }
+#else
+    {
+        struct worker worker = worker_make(p, kernel, &room, 0);
+
+        (void)threads;
+        walk_share(&worker, cost, 0, 1);
+        write_rows_past_end(p, 0, 1);
+    }
+#endif
+    return QUIRE_OK;
+}

@@ -1,0 +1,81 @@
+/* kernel.h - what the arithmetic of one instruction set offers to decode.c
+ *
+ * Every kernel_*.c defines one struct kernel, all from the one source kernel_impl.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef QUIRE_CPU_KERNEL_H
+#define QUIRE_CPU_KERNEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "cpu/plan.h"
+
+enum { AHEAD_BLOCKS = 4 }; /* how far before its use memory is asked for */
+
+/* A tile's rows as a kernel sees them.  Rows are taken 4, 2 or 1 at a time, so `padded` is `rows`, or one
+ * more where 3 are left over; a padding row is a query of zeros whose result nobody reads. */
+struct rows {
+    quire_dtype dtype, out_dtype;
+    int head_dim;
+    int rows, padded;
+    float scale;          /* from dot products to exponents of 2 */
+    bool wide_range;      /* set by load_query: values that the bf16 dot instruction would flush */
+    void *query;          /* scratch, 64-byte aligned: padded x head_dim floats */
+    float *scores;        /* scratch, likewise: padded x CHUNK_KEYS */
+};
+
+/* One unit's keys. */
+struct chunk {
+    /* BLOCK_KEYS rows of K each, then as many of V, then up to AHEAD_BLOCKS of what comes next */
+    const char *const *memory;
+    int blocks, memory_blocks;
+    int begin, end;              /* keys that any row sees, counted from the first block's */
+    /* per row what it sees of them; NULL if every row sees all */
+    const int *row_begin, *row_end;
+};
+
+/* A partial result of a tile: out[padded][head_dim], unnormalised and in the order in which the kernel
+ * keeps dimensions, then max[padded] of the dot products and sum[padded] of the weights. */
+static inline size_t partial_floats(int padded, int head_dim)
+{
+    size_t floats = (size_t)padded * ((size_t)head_dim + 2);
+
+    return (floats + 15) / 16 * 16; /* keeps partials that lie side by side 64-byte aligned */
+}
+
+static inline float *partial_max(float *partial, const struct rows *rows)
+{
+    return partial + (size_t)rows->padded * (size_t)rows->head_dim;
+}
+
+static inline float *partial_sum(float *partial, const struct rows *rows)
+{
+    return partial_max(partial, rows) + rows->padded;
+}
+
+static inline int padded_rows(int rows)
+{
+    return rows % 4 == 3 ? rows + 1 : rows;
+}
+
+struct kernel {
+    const char *name;
+    bool (*available)(void);
+    /* Converts the rows' query vectors, source[rows], into rows->query. */
+    void (*load_query)(struct rows *rows, const void *const *source);
+    /* Computes one chunk's partial result from nothing. */
+    void (*chunk)(const struct rows *rows, const struct chunk *chunk, float *partial);
+    /* left = left and right together. */
+    void (*merge)(const struct rows *rows, float *left, float *right);
+    /* Writes out[head_dim] of one row: its sum of weighted V over its sum of weights, times scale. */
+    void (*finish)(const struct rows *rows, float *partial, int row, float scale, void *out);
+};
+
+extern const struct kernel kernel_portable;
+#ifdef __x86_64__
+extern const struct kernel kernel_avx2, kernel_avx512, kernel_avx512bf16;
+#endif
+
+#endif

@@ -1,0 +1,18 @@
+/* select.h - which kernel this process runs, and on how many threads
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef QUIRE_CPU_SELECT_H
+#define QUIRE_CPU_SELECT_H
+
+#include "cpu/kernel.h"
+
+/* The kernel: the best that the CPU can run, or the one that the environment variable QUIRE_CPU names.
+ * Decided once per process.  UNSUPPORTED if QUIRE_CPU names none that runs here. */
+quire_status select_kernel(const struct kernel **kernel);
+
+/* The most threads that a decode of this process will ever use, decided once: workspaces are sized by it. */
+int select_max_threads(void);
+
+/* Threads for a decode called now by this thread: OpenMP's, but not above the maximum. */
+int select_threads(void);
+
+#endif
