@@ -40,11 +40,29 @@ AM_TESTS_ENVIRONMENT = $(abs_top_builddir)/run
 # ---- C interface -----------------------------------------------------------------------------------
 check_PROGRAMS += \
 	%D%/0100-tensor.t \
-	%D%/0101-metadata.t
+	%D%/0101-metadata.t \
+	%D%/0102-layout.t \
+	%D%/0103-status.t \
+	%D%/0104-refusals.t \
+	%D%/0105-limits.t \
+	%D%/0106-versions.t \
+	%D%/0107-threads.t \
+	%D%/0108-memory.t
+script_tests += %D%/0109-example.sh
+fixture = %D%/fixture.c %D%/fixture.h %D%/tap.h
 %C%_0100_tensor_t_SOURCES   = %D%/0100-tensor.c %D%/tap.h
 %C%_0100_tensor_t_LDADD     = libinternal.la
 %C%_0101_metadata_t_SOURCES = %D%/0101-metadata.c %D%/tap.h
 %C%_0101_metadata_t_LDADD   = libinternal.la
+%C%_0102_layout_t_SOURCES   = %D%/0102-layout.c %D%/layout-dlpack.c %D%/layout.h %D%/tap.h
+%C%_0103_status_t_SOURCES   = %D%/0103-status.c %D%/tap.h
+%C%_0103_status_t_LDADD     = libquire.la -lpthread
+%C%_0104_refusals_t_SOURCES = %D%/0104-refusals.c $(fixture)
+%C%_0105_limits_t_SOURCES   = %D%/0105-limits.c $(fixture)
+%C%_0106_versions_t_SOURCES = %D%/0106-versions.c $(fixture)
+%C%_0107_threads_t_SOURCES  = %D%/0107-threads.c $(fixture)
+%C%_0107_threads_t_LDADD    = libquire.la -lpthread
+%C%_0108_memory_t_SOURCES   = %D%/0108-memory.c $(fixture)
 
 # ---- CUDA -------------------------------------------------------------------------------------------
 # A driver that runs no kernels, in a folder of its own: nothing may take it for the real one by accident.
