@@ -6,13 +6,17 @@
 # It links libquire.la, the public face. One that calls internal functions says instead
 #   %C%_0100_status_t_LDADD = libinternal.la
 # To add a Lua or shell test: append it to script_tests. Helpers that are no tests: to EXTRA_DIST.
-# Numbers by layer: 00xx build, 01xx C face, 02xx CPU, 03xx CUDA, 04xx Lua module, 05xx command.
+# Numbers by layer: 00xx build, 01xx C face, 02xx CPU, 03xx CUDA, 04xx Lua module, 05xx command,
+# 06xx inputs that broke other implementations. Tests in Lua take another device from the environment:
+# QUIRE_TEST_DEVICE=cuda:0.
 # SPDX-License-Identifier: Apache-2.0
 LDADD = libquire.la
 # Programs and not libtool's wrapper scripts, for the sake of gdb and compute-sanitizer.
 AM_LDFLAGS = -no-install
 
-script_tests =
+script_tests = \
+	%D%/0001-library.sh \
+	%D%/0002-install.sh
 
 TESTS += $(check_PROGRAMS) $(script_tests)
 EXTRA_DIST += $(script_tests)
@@ -63,6 +67,18 @@ fixture = %D%/fixture.c %D%/fixture.h %D%/tap.h
 %C%_0107_threads_t_SOURCES  = %D%/0107-threads.c $(fixture)
 %C%_0107_threads_t_LDADD    = libquire.la -lpthread
 %C%_0108_memory_t_SOURCES   = %D%/0108-memory.c $(fixture)
+
+# ---- the Lua module and the command -----------------------------------------------------------------
+EXTRA_DIST += %D%/tap.lua %D%/cases/decode.csv %D%/data/context.csv %D%/data/blocks.jsonl
+script_tests += \
+	%D%/0400-tensor.lua \
+	%D%/0401-cache.lua \
+	%D%/0402-layout.lua \
+	%D%/0403-decode.lua \
+	%D%/0404-cases.lua \
+	%D%/0405-trace.lua \
+	%D%/0500-command.lua \
+	%D%/0501-check.lua
 
 # ---- CUDA -------------------------------------------------------------------------------------------
 # A driver that runs no kernels, in a folder of its own: nothing may take it for the real one by accident.

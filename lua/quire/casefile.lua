@@ -163,6 +163,9 @@ function casefile.read(path)
     if not columns then
         return fail(1, nil, why)
     end
+    if #columns == 1 and columns[1] == "" then
+        return fail(1, nil, "expected the names of the columns")
+    end
     local has = {}
     for _, column in ipairs(columns) do
         if not reader_of(column) then

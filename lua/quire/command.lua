@@ -7,6 +7,7 @@
 
 local argparse = require "argparse"
 local library = require "quire.library"
+local common = require "quire.command.options"
 
 local SUBCOMMANDS = { "info", "decode", "check" }
 
@@ -26,11 +27,6 @@ local function build_parser()
     return parser, modules
 end
 
--- What an error says, without the place in the program: that is for programmers.
-local function message_of(problem)
-    return (tostring(problem):gsub("^[^\n]-:%d+: ", ""))
-end
-
 return function(arguments)
     local parser, modules = build_parser()
     local ok, options = parser:pparse(arguments)
@@ -46,7 +42,7 @@ return function(arguments)
     end
     local done, right = pcall(modules[options.subcommand].run, options)
     if not done then
-        io.stderr:write(("quire %s: %s\n"):format(options.subcommand, message_of(right)))
+        io.stderr:write(("quire %s: %s\n"):format(options.subcommand, common.message_of(right)))
         return UNUSABLE
     end
     return right and RIGHT or WRONG

@@ -157,9 +157,16 @@ local function like_query(given, dtype_name, without_dim)
     return tensor.new { shape = shape, dtype = dtype_name or query.dtype, device = query.device }
 end
 
+local void_pointer = ffi.typeof "void *"
+
 -- A quire.cuda stream, a pointer, or nil.
-local function stream_handle(stream)
-    return ffi.cast("void *", type(stream) == "table" and stream:live() or stream)
+local function stream_handle(stream, level)
+    if type(stream) == "table" and type(stream.live) == "function" then
+        return ffi.cast(void_pointer, stream:live())
+    elseif stream == nil or type(stream) == "cdata" then
+        return ffi.cast(void_pointer, stream)
+    end
+    error(("stream: expected a stream of quire.cuda, a pointer or nil, got %s"):format(type(stream)), level + 1)
 end
 
 local size_pointer = ffi.typeof "size_t[1]"
@@ -199,7 +206,7 @@ function decode.decode(given, stream)
         given.workspace_buffer = workspace
         args.workspace_buffer = workspace.dl
     end
-    library.check(C.quire_decode(args, stream_handle(stream)), 2)
+    library.check(C.quire_decode(args, stream_handle(stream, 2)), 2)
     return given.out, given.lse
 end
 
@@ -209,7 +216,7 @@ function decode.bind(given)
     local args = to_struct(given, "bind", 2)
     local kept = with(given, {}) -- the struct points into these tensors
     return function(stream)
-        local status = C.quire_decode(args, stream_handle(stream))
+        local status = C.quire_decode(args, stream_handle(stream, 2))
         if status ~= C.QUIRE_OK then
             library.check(status, 2)
         end
@@ -220,7 +227,7 @@ end
 -- Checks the live metadata; raises with the first rule that it breaks.
 function decode.check(given, stream)
     local args = to_struct(given, "check", 2)
-    library.check(C.quire_decode_check(args, stream_handle(stream)), 2)
+    library.check(C.quire_decode_check(args, stream_handle(stream, 2)), 2)
 end
 
 local TENSORS = {

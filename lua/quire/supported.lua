@@ -17,7 +17,7 @@ local function accepts(device, dtype, out_dtype, head_dim, page_size, group)
     local function shape_only(shape, name)
         return tensor.new { shape = shape, dtype = name, device = device, data = null }
     end
-    return (pcall(decode.workspace_size, {
+    local accepted, problem = pcall(decode.workspace_size, {
         query = shape_only({ 1, group, head_dim }, dtype),
         kv_cache = shape_only({ 1, 2, 1, page_size, head_dim }, dtype),
         paged_kv_indptr = shape_only({ 2 }, "int32"),
@@ -25,7 +25,11 @@ local function accepts(device, dtype, out_dtype, head_dim, page_size, group)
         seq_lens = shape_only({ 1 }, "int32"),
         out = shape_only({ 1, group, head_dim }, out_dtype),
         max_seq_len = 1,
-    }))
+    })
+    if not accepted and not problem:find "QUIRE_ERROR_UNSUPPORTED" and not problem:find "QUIRE_ERROR_TYPE" then
+        error(problem, 0) -- not a refusal of these shapes
+    end
+    return accepted
 end
 
 -- A table: dtypes as a list of { dtype, out_dtype }, head_dims, page_sizes, and max_group, the

@@ -42,6 +42,11 @@ function options.device(command)
         end)
 end
 
+-- What an error says, without the place in the program: that is for programmers.
+function options.message_of(problem)
+    return (tostring(problem):gsub("^[^\n]-%.lua:%d+: ", ""))
+end
+
 -- Raises if no decode can run on the device; else its description.
 function options.usable_device(name)
     local device = require "quire".device(name)
