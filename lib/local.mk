@@ -76,6 +76,10 @@ libquire_la_LIBADD  = libinternal.la
 libquire_la_LDFLAGS = -version-info $(QUIRE_ABI) -no-undefined
 if VERSION_SCRIPT
 libquire_la_LDFLAGS += -Wl,--version-script,$(srcdir)/%D%/libquire.map
+# A function that no file defines fails the link, not the first call. The sanitizers come with the program.
+if !SANITIZERS
+libquire_la_LDFLAGS += -Wl,-z,defs
+endif
 endif
 EXTRA_libquire_la_DEPENDENCIES = $(srcdir)/%D%/libquire.map
 EXTRA_DIST += %D%/libquire.map
