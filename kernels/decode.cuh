@@ -21,7 +21,7 @@ __device__ __forceinline__ void consume(const decode_params &p, const share &min
     const u32 ring = smem_address(smem + T::OFF_RING);
     int stage = 0, slot = 0;
     u32 phase = 0, q_phase = 0;
-    for (long long left = mine.end - mine.start; left > 0;) { // items
+    for (u64 left = mine.end - mine.start; left > 0;) { // items
         barrier_wait(smem_address(&ctl->q_full[slot]), q_phase);
         const row_info *rows = reinterpret_cast<const row_info *>(smem + T::OFF_ROWS) + slot * T::ROWS;
         query_fragments<T> q;
@@ -102,18 +102,16 @@ __device__ __forceinline__ void decode(const decode_params &p)
     if (!(p.flags & DECODE_METADATA_STABLE))
         wait_for_previous_grid();
     find_share<T::ROWS, T::TILE>(p, mine, ctl->share_words);
-    if (p.flags & DECODE_METADATA_STABLE)
-        wait_for_previous_grid();
-    // only now: a grid that starts early may then rely on all that came before this one
-    let_next_grid_start();
 
-    if (mine->index >= 0) {
-        if (threadIdx.x >= T::CONSUMERS) {
-            producer<T> from = {p, *mine, smem, ctl, static_cast<int>(threadIdx.x % 32), tile_boxes<T>(p), {}};
-            from.run();
-        } else {
+    if (mine->index >= 0 && threadIdx.x >= T::CONSUMERS) {
+        producer<T> from = {p, *mine, smem, ctl, static_cast<int>(threadIdx.x % 32), tile_boxes<T>(p), {}};
+        from.run();
+    } else {
+        wait_for_previous_grid();
+        // only now: a grid that starts early may rely on all that came before this one
+        let_next_grid_start();
+        if (mine->index >= 0)
             consume<T>(p, *mine, smem, ctl);
-        }
     }
     if (p.flags & DECODE_PACKED)
         clear_unowned_rows<T>(p);
@@ -123,6 +121,7 @@ __device__ __forceinline__ void decode(const decode_params &p)
 
 // One kernel for each row of the list, named decode_FAMILY_DTYPE_dD_rROWS.
 #define QUIRE_TMA_tma true
+#define QUIRE_TMA_wide true
 #define QUIRE_TMA_async false
 #define QUIRE_INSTANTIATE(family, dtype, elem, d, rows, tile, keyw, roww, stages, ctas)                          \
     extern "C" __global__ void __launch_bounds__((keyw * roww + 1) * 32, ctas)                                   \

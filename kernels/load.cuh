@@ -65,12 +65,11 @@ struct producer {
         }
         barrier_arrive_after_copies(smem_address(&ctl->q_full[slot]));
         if (lane == 0) {
-            const long long item_end = at.item_start + tile_count<T::TILE>(at.keys);
             item_info info;
             info.begins = at.item_start >= mine.start;
-            info.ends = item_end <= mine.end;
-            info.rank = info.begins ? 0 : mine.index - share_of(mine.total, mine.count, at.item_start);
-            info.last_rank = info.rank + (info.ends ? 0 : share_of(mine.total, mine.count, item_end - 1) - mine.index);
+            info.ends = at.item_end() <= mine.end;
+            info.rank = info.begins ? 0 : mine.index - mine.of(at.item_start);
+            info.last_rank = info.rank + (info.ends ? 0 : mine.of(at.item_end() - 1) - mine.index);
             ctl->items[slot] = info;
             barrier_arrive(smem_address(&ctl->q_full[slot]));
         }
@@ -78,17 +77,9 @@ struct producer {
 
     __device__ __forceinline__ tile_info describe_tile(bool last) const
     {
-        tile_info info = {at.tile * T::TILE, at.keys.lo, at.keys.hi, last ? TILE_LAST : 0};
-        // what every row sees: from the last token's first key to the first token's last one
-        int token_first = 0, token_last = 0;
-        if (at.req.tokens > 1) {
-            token_first = at.rt * T::ROWS / p.group;
-            token_last = (min((at.rt + 1) * T::ROWS, at.req.tokens * p.group) - 1) / p.group;
-        }
-        if (info.key0 < visible_keys(p, at.req, token_last).lo ||
-            info.key0 + T::TILE > visible_keys(p, at.req, token_first).hi)
-            info.flags |= TILE_MASKED;
-        return info;
+        const int key0 = at.tile * T::TILE;
+        const bool masked = key0 < at.common.lo || key0 + T::TILE > at.common.hi;
+        return {key0, at.keys.lo, at.keys.hi, (last ? TILE_LAST : 0) | (masked ? TILE_MASKED : 0)};
     }
 
 #if __CUDA_ARCH__ >= 900
@@ -107,6 +98,13 @@ struct producer {
             const int slot = at.tile * T::TILE & ((1 << p.page_shift) - 1);
             copy_box(to, is_v ? &p.v_map : &p.k_map, full, slot, at.head, pg.id, policy);
         }
+    }
+
+    __device__ __forceinline__ void prefetch_tile(page pg)
+    {
+        if (pg.live)
+            prefetch_box(lane >= 16 ? &p.v_map : &p.k_map, at.tile * T::TILE & ((1 << p.page_shift) - 1), at.head,
+                         pg.id);
     }
 #endif
 
@@ -146,19 +144,15 @@ struct producer {
         page pg = find_page();
 #if __CUDA_ARCH__ >= 900
         const u64 policy = p.flags & DECODE_READ_ONCE ? cache_policy_evict_first() : cache_policy_evict_normal();
+        if constexpr (T::TMA)
+            if (p.flags & DECODE_METADATA_STABLE)
+                prefetch_tile(pg);
 #endif
+        wait_for_previous_grid();
         int stage = 0, slot = 0;
         u32 phase = 0, q_phase = 0;
         bool first = true;
-        for (long long left = mine.end - mine.start; left > 0; left--) {
-            if (first) {
-                barrier_wait(smem_address(&ctl->q_empty[slot]), q_phase ^ 1);
-                stage_item(slot);
-                if (++slot == LAYOUT_Q_SLOTS) {
-                    slot = 0;
-                    q_phase ^= 1;
-                }
-            }
+        for (u64 left = mine.end - mine.start; left > 0; left--) {
             const bool last = at.tile + 1 == at.tile_end || left == 1;
             barrier_wait(smem_address(&ctl->empty[stage]), phase ^ 1);
             if (lane == 0)
@@ -173,6 +167,14 @@ struct producer {
             if (++stage == T::STAGES) {
                 stage = 0;
                 phase ^= 1;
+            }
+            if (first) { // after the copy: the tile is on its way meanwhile
+                barrier_wait(smem_address(&ctl->q_empty[slot]), q_phase ^ 1);
+                stage_item(slot);
+                if (++slot == LAYOUT_Q_SLOTS) {
+                    slot = 0;
+                    q_phase ^= 1;
+                }
             }
             if (left > 1) {
                 first = ++at.tile == at.tile_end;

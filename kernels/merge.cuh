@@ -127,7 +127,7 @@ __device__ __forceinline__ void finish_item(const decode_params &p, const share 
     // a thread takes N vectors of a row at a time, STEP dims apart
     constexpr int VECTORS = T::ROWS * T::D / 4 / T::CONSUMERS, N = VECTORS < 2 ? 1 : 2, STEP = T::D / N;
     constexpr int BATCH = 8;
-    static_assert(VECTORS * T::CONSUMERS * 4 == T::ROWS * T::D && VECTORS % N == 0);
+    static_assert(STEP % 4 == 0);
 
     store_accumulator<T>(merge + key_warp * PLANE, acc, first_row, lane);
     named_barrier(1, T::CONSUMERS);

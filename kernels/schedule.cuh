@@ -23,21 +23,36 @@ struct request {
     int first_entry; // of the request in paged_kv_indices
 };
 
-__device__ __forceinline__ request read_request(const decode_params &p, int b)
+// As it stands in memory, so that it can be under way while other work is done.
+struct raw_request {
+    int index, entry, entry_end, keys, token, token_end;
+};
+
+__device__ __forceinline__ raw_request load_request(const decode_params &p, int b)
+{
+    raw_request r = {b, p.indptr[b], p.indptr[b + 1], p.seq_lens[b], 0, 0};
+    if (p.flags & DECODE_PACKED) {
+        r.token = p.qo_indptr[b];
+        r.token_end = p.qo_indptr[b + 1];
+    }
+    return r;
+}
+
+__device__ __forceinline__ request clamp_request(const decode_params &p, const raw_request &raw)
 {
     request r;
-    const int end = clamp(p.indptr[b + 1], 0, p.indices_len);
-    r.first_entry = clamp(p.indptr[b], 0, end);
-    r.keys = clamp(p.seq_lens[b], 0, p.max_seq_len);
+    const int end = clamp(raw.entry_end, 0, p.indices_len);
+    r.first_entry = clamp(raw.entry, 0, end);
+    r.keys = clamp(raw.keys, 0, p.max_seq_len);
     const int owned = end - r.first_entry;
-    if (owned < (r.keys >> p.page_shift) + 1)         // the product below cannot overflow then
+    if (owned < (r.keys >> p.page_shift) + 1) // the product cannot overflow then
         r.keys = min(r.keys, owned << p.page_shift);
     if (p.flags & DECODE_PACKED) {
-        const int last = clamp(p.qo_indptr[b + 1], 0, p.total_q);
-        r.first_token = clamp(p.qo_indptr[b], 0, last);
+        const int last = clamp(raw.token_end, 0, p.total_q);
+        r.first_token = clamp(raw.token, 0, last);
         r.tokens = min(last - r.first_token, p.seq_len_q);
     } else {
-        r.first_token = b * p.seq_len_q;
+        r.first_token = raw.index * p.seq_len_q;
         r.tokens = p.seq_len_q;
     }
     return r;
@@ -98,54 +113,87 @@ __device__ __forceinline__ int tiles_per_head(const decode_params &p, const requ
     return sum;
 }
 
-// What every CTA knows after the scan.
-struct share {
-    long long total;  // key tiles of the whole launch
-    long long start;  // first tile of this CTA's share, and one past its last
-    long long end;
-    long long offset; // of `start` within its request
-    int request;      // that `start` lies in
-    int count;        // N, the number of shares
-    int index;        // this CTA's
-};
-
-__device__ __forceinline__ long long share_start(long long total, int count, int index)
+// 64-bit quotients of numbers that are nearly always small
+__device__ __forceinline__ u64 divide(u64 a, u64 b)
 {
-    const long long each = total / count, extra = total % count;
-    return index * each + min(static_cast<long long>(index), extra);
+    return a >> 32 ? a / b : static_cast<u32>(a) / static_cast<u32>(b);
 }
 
-// The share that tile x belongs to.
-__device__ __forceinline__ int share_of(long long total, int count, long long x)
+// What every thread of a CTA knows after the scan.
+struct share {
+    u64 each, extra;  // key tiles of a share; the first `extra` shares have one more
+    u64 start, end;   // this CTA's share
+    u64 offset;       // of `start` within its request
+    int index;        // of the share; negative if there is none for this CTA
+    int b;            // the request that `start` lies in
+    request req;
+
+    __device__ __forceinline__ u64 start_of(int i) const { return i * each + min(static_cast<u64>(i), extra); }
+
+    // the share that tile x belongs to
+    __device__ __forceinline__ int of(u64 x) const
+    {
+        const u64 larger = (each + 1) * extra; // tiles of the shares that have one more
+        return static_cast<int>(x < larger ? divide(x, each + 1) : extra + divide(x - larger, each));
+    }
+};
+
+// How many shares: one for each CTA, unless items of one length can be cut, or dealt out, evenly over
+// nearly as many: then pieces are fewer and alike, which gains more than the idle CTAs lose while the
+// launch is short.
+__device__ __forceinline__ int share_count(u64 total, bool alike, int items)
 {
-    const long long each = total / count, extra = total % count;
-    const long long larger = (each + 1) * extra; // tiles in the shares that have one more
-    return static_cast<int>(x < larger ? x / (each + 1) : extra + (x - larger) / each);
+    constexpr u64 SHORT = 9000; // tiles, of 32 KB
+    const int grid = static_cast<int>(min(static_cast<u64>(gridDim.x), total));
+    if (!alike || total > SHORT)
+        return grid;
+    int even;
+    if (items <= grid) {
+        even = grid / items * items;
+    } else {
+        const int per_share = (items + grid - 1) / grid;
+        if (items % per_share)
+            return grid;
+        even = items / per_share;
+    }
+    return even * 25 >= grid * 24 ? even : grid;
 }
 
 // All threads of the CTA take part.  `sums` holds a word per warp.
 template <int ROWS, int TILE>
-__device__ __forceinline__ void find_share(const decode_params &p, share *s, long long *sums)
+__device__ __forceinline__ void find_share(const decode_params &p, share *s, u64 *sums)
 {
     const int threads = blockDim.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int each = (p.batch + threads - 1) / threads;
     const int first = min(static_cast<int>(threadIdx.x) * each, p.batch), last = min(first + each, p.batch);
 
-    long long mine = 0;
+    u64 mine = 0;
+    request req;
+    int items = 0; // of the last request this thread looked at
+    bool alike = true;
     for (int b = first; b < last; b++) {
-        const request r = read_request(p, b);
-        mine += static_cast<long long>(tiles_per_head<ROWS, TILE>(p, r)) * p.kv_heads;
+        req = clamp_request(p, load_request(p, b));
+        const u64 here = static_cast<u64>(tiles_per_head<ROWS, TILE>(p, req)) * p.kv_heads;
+        alike &= b == first || here * (b - first) == mine;
+        items = row_tiles<ROWS>(p, req);
+        mine += here;
     }
-    long long before = mine; // inclusive scan
+    u64 before = mine; // inclusive scan
+#pragma unroll
     for (int step = 1; step < 32; step *= 2) {
-        const long long other = __shfl_up_sync(0xffffffff, before, step);
+        const u64 other = __shfl_up_sync(0xffffffff, before, step);
         if (lane >= step)
             before += other;
     }
     if (lane == 31)
         sums[warp] = before;
+    if (threadIdx.x == 0)
+        sums[31] = last > first ? mine / (last - first) : 0;
     __syncthreads();
-    long long total = 0;
+    // one row tile each, and as long as the first request's
+    alike &= first == last || (items == 1 && mine == sums[31] * (last - first));
+    alike = __syncthreads_and(alike);
+    u64 total = 0;
     before -= mine;
     for (int w = 0; w < threads / 32; w++) {
         if (w == warp)
@@ -153,24 +201,34 @@ __device__ __forceinline__ void find_share(const decode_params &p, share *s, lon
         total += sums[w];
     }
 
-    const int count = static_cast<int>(min(static_cast<long long>(gridDim.x), total));
+    const int count = share_count(total, alike, p.batch * p.kv_heads);
     const int index = count - 1 - static_cast<int>(blockIdx.x);
     if (index < 0) {
         if (threadIdx.x == 0)
-            *s = {total, 0, 0, 0, 0, count, index};
+            s->index = index;
     } else {
-        const long long start = share_start(total, count, index);
+        share mine_now;
+        mine_now.each = divide(total, count);
+        mine_now.extra = total - mine_now.each * count;
+        const u64 start = mine_now.start_of(index);
         if (start >= before && start < before + mine) { // one thread: empty requests span nothing
-            long long offset = start - before;
+            u64 offset = start - before;
             int b = first;
-            for (;; b++) {
-                const request r = read_request(p, b);
-                const long long here = static_cast<long long>(tiles_per_head<ROWS, TILE>(p, r)) * p.kv_heads;
-                if (offset < here)
-                    break;
-                offset -= here;
-            }
-            *s = {total, start, share_start(total, count, index + 1), offset, b, count, index};
+            if (last - first > 1)
+                for (;; b++) {
+                    req = clamp_request(p, load_request(p, b));
+                    const u64 here = static_cast<u64>(tiles_per_head<ROWS, TILE>(p, req)) * p.kv_heads;
+                    if (offset < here)
+                        break;
+                    offset -= here;
+                }
+            mine_now.start = start;
+            mine_now.end = mine_now.start_of(index + 1);
+            mine_now.offset = offset;
+            mine_now.index = index;
+            mine_now.b = b;
+            mine_now.req = req;
+            *s = mine_now;
         }
     }
     __syncthreads();
@@ -179,14 +237,24 @@ __device__ __forceinline__ void find_share(const decode_params &p, share *s, lon
 // The producer's place in the order of tiles.
 template <int ROWS, int TILE>
 struct cursor {
-    request req, ahead;  // the request at hand, and the one after it, whose metadata is under way
+    request req;
+    raw_request ahead;   // the request after it, on its way
     int b, head, rt, row_tile_count;
-    key_range keys;      // of the item
+    key_range keys;      // that some row of the item sees
+    key_range common;    // that every row of it sees
     int tile, tile_end;  // next key tile of the item, and one past its last
-    long long item_start;// of the item in the launch's order
+    u64 item_start;      // of the item in the launch's order
 
-    __device__ __forceinline__ void enter_item()
+    __device__ __forceinline__ void enter_item(const decode_params &p)
     {
+        int first = 0, last = 0;
+        if (req.tokens > 1) {
+            first = rt * ROWS / p.group;
+            last = (min((rt + 1) * ROWS, req.tokens * p.group) - 1) / p.group;
+        }
+        const key_range a = visible_keys(p, req, first), z = visible_keys(p, req, last);
+        keys = {a.lo, z.hi};
+        common = {z.lo, a.hi};
         tile = first_tile<TILE>(keys);
         tile_end = tile + tile_count<TILE>(keys);
     }
@@ -195,47 +263,46 @@ struct cursor {
     {
         row_tile_count = row_tiles<ROWS>(p, req);
         if (b + 1 < p.batch)
-            ahead = read_request(p, b + 1);
+            ahead = load_request(p, b + 1);
     }
 
     __device__ __forceinline__ void seek(const decode_params &p, const share &s)
     {
-        b = s.request;
-        req = read_request(p, b);
-        enter_request(p);
-        long long offset = s.offset;
-        const int per_head = tiles_per_head<ROWS, TILE>(p, req);
-        head = static_cast<int>(offset / per_head);
-        offset -= static_cast<long long>(head) * per_head;
+        b = s.b;
+        req = s.req;
+        u64 offset = s.offset;
+        const u32 per_head = tiles_per_head<ROWS, TILE>(p, req);
+        head = static_cast<int>(divide(offset, per_head));
+        offset -= static_cast<u64>(head) * per_head;
         for (rt = 0;; rt++) {
-            keys = tile_keys<ROWS>(p, req, rt);
-            const int n = tile_count<TILE>(keys);
-            if (offset < n)
+            enter_item(p);
+            if (offset < tile_end - tile)
                 break;
-            offset -= n;
+            offset -= tile_end - tile;
         }
         item_start = s.start - offset;
-        enter_item();
         tile += static_cast<int>(offset);
+        enter_request(p);
     }
+
+    __device__ __forceinline__ u64 item_end() const { return item_start + tile_count<TILE>(keys); }
 
     // To the item after the one at hand; the caller knows that there is one.
     __device__ __forceinline__ void next_item(const decode_params &p)
     {
-        item_start += tile_count<TILE>(keys);
+        item_start = item_end();
         if (++rt == row_tile_count) {
             rt = 0;
             if (++head == p.kv_heads) {
                 head = 0;
                 do {
                     b++;
-                    req = ahead;
+                    req = clamp_request(p, ahead);
                     enter_request(p);
                 } while (row_tile_count == 0);
             }
         }
-        keys = tile_keys<ROWS>(p, req, rt);
-        enter_item();
+        enter_item(p);
     }
 };
 

@@ -78,7 +78,7 @@ struct control {
     u64 q_empty[LAYOUT_Q_SLOTS];
     tile_info tiles[T::STAGES];
     item_info items[LAYOUT_Q_SLOTS];
-    long long share_words[16];       // find_share's
+    u64 share_words[32];             // find_share's
 };
 
 // How pages lie in a stage: one box of box_rows slots for every page that the tile touches.

@@ -8,6 +8,8 @@
  *
  * family tma      compute capability 9.0 with 227 KB of shared memory per CTA, and its successors:
  *                 pages come through the copy engine.
+ * family wide     as tma, for launches of few items, each cut into many pieces: larger tiles, so that fewer
+ *                 pieces are to be merged, by more threads.
  * family async    compute capability 8.0 and up, at most 99 KB: pages come through cp.async.
  *
  * Sizes, from measurements on the H200: 64 KB in flight per SM reach the memory limit, and more make
@@ -20,6 +22,7 @@
 
 /*       family dtype     elem D    rows tile keyw roww stages ctas/SM */
 #define QUIRE_VARIANTS_D64_16(V, dtype)                     \
+    V(wide,  dtype, 2, 64,  8,  256, 8, 1, 2, 1)            \
     V(tma,   dtype, 2, 64,  8,  128, 4, 1, 2, 2)            \
     V(tma,   dtype, 2, 64,  16, 128, 4, 1, 2, 2)            \
     V(tma,   dtype, 2, 64,  32, 128, 4, 2, 3, 1)            \
@@ -27,6 +30,7 @@
     V(async, dtype, 2, 64,  8,  128, 4, 1, 2, 1)            \
     V(async, dtype, 2, 64,  16, 64,  2, 2, 3, 1)
 #define QUIRE_VARIANTS_D128_16(V, dtype)                    \
+    V(wide,  dtype, 2, 128, 8,  128, 8, 1, 2, 1)            \
     V(tma,   dtype, 2, 128, 8,  64,  4, 1, 2, 2)            \
     V(tma,   dtype, 2, 128, 16, 64,  4, 1, 2, 2)            \
     V(tma,   dtype, 2, 128, 32, 64,  4, 2, 3, 1)            \
@@ -41,6 +45,7 @@
     V(async, dtype, 2, 256, 8,  32,  2, 1, 2, 1)            \
     V(async, dtype, 2, 256, 16, 16,  1, 2, 3, 1)
 #define QUIRE_VARIANTS_D64_8(V, dtype)                      \
+    V(wide,  dtype, 1, 64,  8,  256, 8, 1, 2, 1)            \
     V(tma,   dtype, 1, 64,  8,  256, 4, 1, 2, 2)            \
     V(tma,   dtype, 1, 64,  16, 256, 4, 1, 2, 2)            \
     V(tma,   dtype, 1, 64,  32, 256, 4, 2, 3, 1)            \
@@ -48,6 +53,7 @@
     V(async, dtype, 1, 64,  8,  128, 4, 1, 3, 1)            \
     V(async, dtype, 1, 64,  16, 64,  2, 2, 3, 1)
 #define QUIRE_VARIANTS_D128_8(V, dtype)                     \
+    V(wide,  dtype, 1, 128, 8,  256, 8, 1, 2, 1)            \
     V(tma,   dtype, 1, 128, 8,  128, 4, 1, 2, 2)            \
     V(tma,   dtype, 1, 128, 16, 128, 4, 1, 2, 2)            \
     V(tma,   dtype, 1, 128, 32, 128, 4, 2, 3, 1)            \

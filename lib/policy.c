@@ -9,7 +9,7 @@
 #include "kernels/variants.h"
 #include "status.h"
 
-enum family { family_tma, family_async };
+enum family { family_tma, family_wide, family_async };
 
 struct variant {
     enum family family;
@@ -66,8 +66,13 @@ quire_status policy_plan(const struct problem *p, const struct device_limits *d,
                           "device cuda:%d: expected compute capability 8.0 or higher, got %d.%d",
                           (int)p->device.device_id, d->capability / 10, d->capability % 10);
     const struct variant *v = NULL;
-    if (d->capability >= 90 && !d->async_only)
+    if (d->capability >= 90 && !d->async_only) {
         v = choose(p, family_tma, d->shared_bytes);
+        /* Few items: each is cut over many SMs, and merging the pieces is what takes time. */
+        const struct variant *wide = choose(p, family_wide, d->shared_bytes);
+        if (v && wide && wide->rows == v->rows && (int64_t)p->batch * p->kv_heads <= d->sm_count / 2)
+            v = wide;
+    }
     if (!v)
         v = choose(p, family_async, d->shared_bytes);
     if (!v)
@@ -82,7 +87,7 @@ quire_status policy_plan(const struct problem *p, const struct device_limits *d,
         .image = v->image, .kernel = v->kernel, .variant = (int)(v - variants),
         .grid = grid, .threads = v->threads, .shared_bytes = v->shared_bytes,
         .workspace_bytes = (size_t)grid * v->slot_bytes,
-        .uses_tensor_maps = v->family == family_tma,
+        .uses_tensor_maps = v->family != family_async,
         .panel_bytes = row_bytes < 128 ? row_bytes : 128,
         .box_slots = p->page_size < v->tile ? p->page_size : v->tile,
         .read_once = (int64_t)p->group * p->seq_len_q <= v->rows,
