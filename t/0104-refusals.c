@@ -424,8 +424,8 @@ static void test_the_rest(void)
         is_int(QUIRE_ERROR_UNSUPPORTED, quire_decode(&f->args, NULL), "UNSUPPORTED: CUDA tensors without CUDA");
         is_str("query: on cuda:0, but this build has no CUDA backend", quire_last_error(), "its words");
     } else {
-        skip("this build has CUDA");
-        skip("this build has CUDA");
+        is_int(QUIRE_ERROR_TYPE, quire_decode(&f->args, NULL), "TYPE: a CUDA query with the rest on the CPU");
+        is_str("kv_cache: expected query's device cuda:0, got cpu", quire_last_error(), "its words");
     }
     fixture_free(f);
 }

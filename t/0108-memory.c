@@ -142,11 +142,96 @@ static void test_far_pages(void)
     fixture_free(f);
 }
 
+/* The workspace's size is exact: guards on both sides stay as they are. */
+static void test_workspace_guards(void)
+{
+    enum { GUARD = 64, FILL = 0x5A };
+    static const int32_t lens[] = {3000, 17, 640, 0, 1};
+    struct fixture_shape shape = {.batch = 5, .seq_len_q = 3, .q_heads = 8, .kv_heads = 2, .head_dim = 128,
+                                  .page_size = 32, .seq_lens = lens, .dtype = BF16, .out_dtype = BF16};
+    struct fixture *f = fixture_new(&shape);
+    size_t bytes = tensor_bytes(&f->workspace), touched = 0;
+    unsigned char *guarded = fixture_memory(f, bytes + 2 * GUARD);
+
+    memset(guarded, FILL, bytes + 2 * GUARD);
+    memset(guarded + GUARD, 0, bytes);
+    f->workspace.t.data = guarded + GUARD;
+    decode(f, "a workspace of the size asked for");
+    for (size_t i = 0; i < GUARD; i++)
+        touched += (guarded[i] != FILL) + (guarded[GUARD + bytes + i] != FILL);
+    is_int(0, (long long)touched, "bytes touched around it");
+    fixture_free(f);
+}
+
+/* Copies a cache of [pages, 2, Hkv, page_size, D] to one with NaN between its pages. */
+static uint16_t *spread(struct fixture *f, const uint16_t *from, int64_t pages, int64_t page, int64_t from_stride, int64_t stride)
+{
+    uint16_t *to = fixture_memory(f, (size_t)(pages * stride) * sizeof *to);
+
+    for (int64_t i = 0; i < pages * stride; i++)
+        to[i] = 0x7FFF;
+    for (int64_t p = 0; p < pages; p++)
+        memcpy(to + p * stride, from + p * from_stride, (size_t)page * sizeof *to);
+    return to;
+}
+
+/* The same cache combined, as K and V of one stride each, and padded. */
+static void test_forms(void)
+{
+    static const int32_t lens[] = {300, 33};
+    struct fixture_shape shape = {.batch = 2, .seq_len_q = 2, .q_heads = 6, .kv_heads = 2, .head_dim = 64,
+                                  .page_size = 16, .seq_lens = lens, .dtype = FP16, .out_dtype = FP16};
+    struct fixture *f = fixture_new(&shape);
+    int64_t pages = f->kv.shape[0], half = 2 * 16 * 64, whole = 2 * half;
+    const uint16_t *kv = f->kv.t.data;
+    unsigned char *usual = fixture_memory(f, tensor_bytes(&f->out));
+    const struct {
+        const char *what;
+        int64_t k_stride, v_stride; /* elements; 0: views of the combined cache */
+    } rows[] = {
+        {"K and V as views of the combined cache", 0, 0},
+        {"K and V, each compact", half, half},
+        {"K and V with other gaps", half + 8, whole},
+        {"K and V with a page of NaN between pages", 2 * half, 2 * half},
+    };
+
+    decode(f, "the combined cache");
+    memcpy(usual, f->out.t.data, tensor_bytes(&f->out));
+
+    f->kv.t.data = spread(f, kv, pages, whole, whole, 2 * whole);
+    tensor_use_strides(&f->kv);
+    f->kv.strides[0] = 2 * whole;
+    memset(f->out.t.data, FIXTURE_FILL, tensor_bytes(&f->out));
+    decode(f, "combined, with a page of NaN between pages");
+    ok(memcmp(usual, f->out.t.data, tensor_bytes(&f->out)) == 0, "gives the same bits");
+
+    f->args.kv_cache = NULL;
+    f->args.k_cache = &f->k.t;
+    f->args.v_cache = &f->v.t;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        int64_t k_stride = rows[i].k_stride, v_stride = rows[i].v_stride;
+
+        tensor_set(&f->k, FP16, k_stride ? spread(f, kv, pages, half, whole, k_stride) : (void *)kv, SHAPE(pages, 2, 16, 64));
+        tensor_set(&f->v, FP16, v_stride ? spread(f, kv + half, pages, half, whole, v_stride) : (void *)(kv + half),
+                   SHAPE(pages, 2, 16, 64));
+        tensor_use_strides(&f->k);
+        tensor_use_strides(&f->v);
+        f->k.strides[0] = k_stride ? k_stride : whole;
+        f->v.strides[0] = v_stride ? v_stride : whole;
+        memset(f->out.t.data, FIXTURE_FILL, tensor_bytes(&f->out));
+        decode(f, rows[i].what);
+        ok(memcmp(usual, f->out.t.data, tensor_bytes(&f->out)) == 0, "give the same bits");
+    }
+    fixture_free(f);
+}
+
 int main(void)
 {
     plan(0);
     test_page_table_edge();
     test_garbage_entries();
     test_far_pages();
+    test_workspace_guards();
+    test_forms();
     return done();
 }

@@ -29,7 +29,7 @@ extern const struct fixture_shape SMALL;
 struct fixture {
     quire_decode_args args; /* points at the tensors below, those that the shape asks for */
     struct tensor query, kv, k, v, workspace, indptr, indices, seq_lens, qo_indptr, out, lse;
-    void *blocks[12];
+    void *blocks[24];
     int n_blocks;
 };
 

@@ -52,7 +52,7 @@ check_PROGRAMS += \
 	%D%/0106-versions.t \
 	%D%/0107-threads.t \
 	%D%/0108-memory.t
-script_tests += %D%/0109-example.sh
+script_tests += %D%/0109-example.sh %D%/0110-cxx.sh
 fixture = %D%/fixture.c %D%/fixture.h %D%/tap.h
 %C%_0100_tensor_t_SOURCES   = %D%/0100-tensor.c %D%/tap.h
 %C%_0100_tensor_t_LDADD     = libinternal.la
