@@ -23,6 +23,16 @@ quire_status cpu_describe(quire_device_info *info);
 quire_status cuda_describe(int32_t device_id, quire_device_info *info);
 quire_status cuda_count(int32_t *count);
 
+/* quire_measure_read's blocks: block i of `order` is `bytes` at data + order[i] * stride. */
+struct blocks {
+    DLDevice device;
+    const char *data;       /* aligned to 16 bytes, as are bytes and stride multiples of 16 */
+    int64_t count, bytes, stride;
+    const int32_t *order;   /* [order_len], on the device; on the CPU checked to be below count */
+    int64_t order_len;
+};
+quire_status cpu_read_blocks(const struct blocks *b);
+
 /* lib/cpu/reference.c; CPU problems only, metadata checked. */
 quire_status reference_decode(const struct problem *p, const struct reference_out *to);
 quire_status reference_verify(const struct problem *p, quire_verdict *verdict);

@@ -27,6 +27,7 @@ libinternal_la_SOURCES = \
 	%D%/dtype.c \
 	%D%/dtype.h \
 	%D%/info.c \
+	%D%/measure.c \
 	%D%/metadata.c \
 	%D%/metadata.h \
 	%D%/problem.h \
@@ -46,6 +47,7 @@ libinternal_la_SOURCES += \
 	%D%/cpu/kernel_portable.c \
 	%D%/cpu/plan.c \
 	%D%/cpu/plan.h \
+	%D%/cpu/read.c \
 	%D%/cpu/reference.c \
 	%D%/cpu/round.h \
 	%D%/cpu/select.c \

@@ -277,6 +277,13 @@ QUIRE_API quire_status quire_device_count(int32_t device_type, int32_t *count);
 QUIRE_API quire_status quire_device_describe(int32_t device_type, int32_t device_id,
                                              quire_device_info *info);
 
+/* Reads blocks[order[0]], blocks[order[1]], ... once each with all that the device has, and does
+ * nothing with them: what a decode's speed is to be compared with, as a decode reads a cache's pages in
+ * the same way.  blocks: [n, ...] of any dtype, compact within a block; base, blocks and the stride from
+ * one to the next are multiples of 16 bytes.  order: int32 [m], each in [0, n).  On CUDA it launches on
+ * `stream` and returns; on the CPU `stream` is NULL.  TYPE, VALUE, UNSUPPORTED, DEVICE. */
+QUIRE_API quire_status quire_measure_read(const DLTensor *blocks, const DLTensor *order, void *stream);
+
 #ifndef QUIRE_CDEF
 #ifdef __cplusplus
 }
