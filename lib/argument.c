@@ -84,9 +84,9 @@ quire_status argument_place(struct spans *spans, const char *name, const DLTenso
         return quire_fail(QUIRE_ERROR_VALUE, "%s: expected data aligned to %d bytes, got data %p + byte_offset %llu",
                           name, (int)alignment, t->data, (unsigned long long)t->byte_offset);
     for (int i = 0; i < spans->count; i++) {
-        uintptr_t shared = shared_bytes(&span, &spans->of[i]);
+        uintptr_t shared = written || spans->of[i].written ? shared_bytes(&span, &spans->of[i]) : 0;
 
-        if (shared > 0 && (written || spans->of[i].written))
+        if (shared > 0)
             return quire_fail(QUIRE_ERROR_VALUE, "%s: expected memory of its own, got an overlap of %llu bytes with %s",
                               name, (unsigned long long)shared, spans->of[i].name);
     }
