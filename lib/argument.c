@@ -11,7 +11,7 @@
 static quire_status check_device(DLDevice device, const char *name, const DLTensor *t)
 {
     if (!device_equal(t->device, device))
-        return quire_fail(QUIRE_ERROR_TYPE, "%s: expected query's device %s, got %s", name, device_text(device).s,
+        return quire_fail(QUIRE_ERROR_TYPE, "%s: expected the device of the tensor before it, %s, got %s", name, device_text(device).s,
                           device_text(t->device).s);
     return QUIRE_OK;
 }

@@ -152,8 +152,8 @@ static void test_cache(void)
     SHAPED(TYPE, "kv_cache: expected kv_cache, or k_cache and v_cache, got none", a->kv_cache = NULL);
     SHAPED(VALUE, "kv_cache: expected either", a->k_cache = a->kv_cache);
     SHAPED(VALUE, "got kv_cache and v_cache", a->v_cache = a->kv_cache);
-    SHAPED(TYPE, "kv_cache: expected query's device cpu, got cuda:0", f->kv.t.device.device_type = QUIRE_DEVICE_CUDA);
-    SHAPED(TYPE, "kv_cache: expected query's device cpu, got cpu:2", f->kv.t.device.device_id = 2);
+    SHAPED(TYPE, "kv_cache: expected the device of the tensor before it, cpu, got cuda:0", f->kv.t.device.device_type = QUIRE_DEVICE_CUDA);
+    SHAPED(TYPE, "kv_cache: expected the device of the tensor before it, cpu, got cpu:2", f->kv.t.device.device_id = 2);
     SHAPED(TYPE, "kv_cache: expected [pages, 2, Hkv, page_size, D]", f->kv.t.ndim = 4);
     SHAPED(TYPE, "got int8", f->kv.t.dtype = (DLDataType){QUIRE_CODE_INT, 8, 1});
     SHAPED(UNSUPPORTED, "kv_cache: a cache of query's dtype bf16 is supported, got fp16", f->kv.t.dtype = FP16);
@@ -182,7 +182,7 @@ static void test_cache(void)
     SHAPED(TYPE, "v_cache: expected [pages, Hkv, page_size, D] of query's dtype, got NULL", a->v_cache = NULL);
     SHAPED(TYPE, "k_cache: expected [pages, Hkv, page_size, D]", f->k.t.ndim = 3);
     SHAPED(TYPE, "v_cache: expected [pages, Hkv, page_size, D]", f->v.t.ndim = 3);
-    SHAPED(TYPE, "v_cache: expected query's device", f->v.t.device.device_type = QUIRE_DEVICE_CUDA);
+    SHAPED(TYPE, "v_cache: expected the device of", f->v.t.device.device_type = QUIRE_DEVICE_CUDA);
     SHAPED(UNSUPPORTED, "v_cache: a cache of query's dtype fp16 is supported, got bf16", f->v.t.dtype = BF16);
     SHAPED(VALUE, "v_cache: expected k_cache's shape", f->v.shape[0]--);
     SHAPED(VALUE, "v_cache: expected k_cache's shape", f->v.shape[2] = 32);
@@ -196,7 +196,7 @@ static void test_cache(void)
 static void test_workspace(void)
 {
     kind = shape(1, false, false, FP16, FP16);
-    LAUNCHED(TYPE, "workspace_buffer: expected query's device", f->workspace.t.device.device_type = QUIRE_DEVICE_CUDA);
+    LAUNCHED(TYPE, "workspace_buffer: expected the device of", f->workspace.t.device.device_type = QUIRE_DEVICE_CUDA);
     LAUNCHED(TYPE, "workspace_buffer: expected contiguous int8 or uint8", f->workspace.t.dtype = FP32);
     LAUNCHED(TYPE, "workspace_buffer: expected contiguous int8 or uint8", f->workspace.t.ndim = 0);
     LAUNCHED(VALUE, "workspace_buffer: expected", f->workspace.shape[0] = -1);
@@ -229,7 +229,7 @@ static void test_metadata(void)
     SHAPED(TYPE, "paged_kv_indptr: expected int32 [4] (B + 1, with B of query), got int64 [4]", f->indptr.t.dtype = INT64);
     SHAPED(TYPE, "paged_kv_indptr: expected int32 [4]", f->indptr.t.dtype.code = QUIRE_CODE_UINT);
     SHAPED(TYPE, "paged_kv_indptr: expected int32 [4]", f->indptr.t.ndim = 2);
-    SHAPED(TYPE, "paged_kv_indptr: expected query's device", f->indptr.t.device.device_type = QUIRE_DEVICE_CUDA);
+    SHAPED(TYPE, "paged_kv_indptr: expected the device of", f->indptr.t.device.device_type = QUIRE_DEVICE_CUDA);
     SHAPED(VALUE, "got int32 [5]", f->indptr.shape[0] = 5);
     SHAPED(VALUE, "got int32 [3]", f->indptr.shape[0] = 3);
     SHAPED(VALUE, "paged_kv_indptr: expected a compact", tensor_use_strides(&f->indptr), f->indptr.strides[0] = 2);
@@ -237,7 +237,7 @@ static void test_metadata(void)
     METADATA(VALUE, "paged_kv_indptr: expected data aligned to 4 bytes", f->indptr.t.byte_offset = 2);
     SHAPED(TYPE, "paged_kv_indices: expected int32 [n] (page ids), got NULL", a->paged_kv_indices = NULL);
     SHAPED(TYPE, "got int64 [5]", f->indices.t.dtype = INT64);
-    SHAPED(TYPE, "paged_kv_indices: expected query's device", f->indices.t.device.device_id = 1);
+    SHAPED(TYPE, "paged_kv_indices: expected the device of", f->indices.t.device.device_id = 1);
     SHAPED(VALUE, "got int32 [-5]", f->indices.shape[0] = -5);
     SHAPED(VALUE, "paged_kv_indices: expected a compact", tensor_use_strides(&f->indices), f->indices.strides[0] = -1);
     METADATA(TYPE, "paged_kv_indices: expected data, got NULL", f->indices.t.data = NULL);
@@ -245,7 +245,7 @@ static void test_metadata(void)
     SHAPED(TYPE, "seq_lens: expected int32 [3] (B of query), got NULL", a->seq_lens = NULL);
     SHAPED(TYPE, "got int64 [3]", f->seq_lens.t.dtype = INT64);
     SHAPED(VALUE, "seq_lens: expected int32 [3] (B of query), got int32 [4]", f->seq_lens.shape[0] = 4);
-    SHAPED(TYPE, "seq_lens: expected query's device", f->seq_lens.t.device.device_type = QUIRE_DEVICE_CUDA);
+    SHAPED(TYPE, "seq_lens: expected the device of", f->seq_lens.t.device.device_type = QUIRE_DEVICE_CUDA);
     METADATA(TYPE, "seq_lens: expected data, got NULL", f->seq_lens.t.data = NULL);
     METADATA(VALUE, "seq_lens: expected data aligned", f->seq_lens.t.byte_offset = 3);
 
@@ -268,7 +268,7 @@ static void test_metadata(void)
            f->qo_indptr.t.dtype = INT64);
     SHAPED(TYPE, "qo_indptr: expected int32 [4]", f->qo_indptr.t.ndim = 0);
     SHAPED(VALUE, "qo_indptr: expected int32 [4]", f->qo_indptr.shape[0] = 3);
-    SHAPED(TYPE, "qo_indptr: expected query's device", f->qo_indptr.t.device.device_type = QUIRE_DEVICE_CUDA);
+    SHAPED(TYPE, "qo_indptr: expected the device of", f->qo_indptr.t.device.device_type = QUIRE_DEVICE_CUDA);
     METADATA(TYPE, "qo_indptr: expected data, got NULL", f->qo_indptr.t.data = NULL);
     METADATA(VALUE, "qo_indptr: expected to start at 0, got 1", ((int32_t *)f->qo_indptr.t.data)[0] = 1);
     METADATA(VALUE, "request 1: qo_indptr goes down from 2 to 1", ((int32_t *)f->qo_indptr.t.data)[2] = 1);
@@ -320,7 +320,7 @@ static void test_outputs(void)
 {
     kind = shape(1, false, false, FP16, FP16);
     DATA(TYPE, "out: expected query's shape, got NULL", a->out = NULL);
-    SHAPED(TYPE, "out: expected query's device", f->out.t.device.device_type = QUIRE_DEVICE_CUDA);
+    SHAPED(TYPE, "out: expected the device of", f->out.t.device.device_type = QUIRE_DEVICE_CUDA);
     SHAPED(TYPE, "out: expected query's shape, got fp16 [3, 1, 4, 64]",
            tensor_set(&f->out, FP16, f->out.t.data, SHAPE(3, 1, 4, 64)));
     SHAPED(TYPE, "out: expected fp16, bf16 or fp8e4m3, got fp32", f->out.t.dtype = FP32);
@@ -339,7 +339,7 @@ static void test_outputs(void)
     DATA(VALUE, "out: expected memory of its own", f->out.t.data = f->indptr.t.data);
     DATA(VALUE, "out: expected memory of its own", f->out.t.data = f->indices.t.data);
     DATA(VALUE, "out: expected memory of its own", f->out.t.data = f->seq_lens.t.data);
-    SHAPED(TYPE, "lse: expected query's device", f->lse.t.device.device_type = QUIRE_DEVICE_CUDA);
+    SHAPED(TYPE, "lse: expected the device of", f->lse.t.device.device_type = QUIRE_DEVICE_CUDA);
     SHAPED(TYPE, "lse: expected fp32 of query's shape without D, got fp32 [3, 4, 1]",
            tensor_set(&f->lse, FP32, f->lse.t.data, SHAPE(3, 4, 1)));
     SHAPED(TYPE, "lse: expected fp32, got fp64", f->lse.t.dtype = FP64);
@@ -425,7 +425,7 @@ static void test_the_rest(void)
         is_str("query: on cuda:0, but this build has no CUDA backend", quire_last_error(), "its words");
     } else {
         is_int(QUIRE_ERROR_TYPE, quire_decode(&f->args, NULL), "TYPE: a CUDA query with the rest on the CPU");
-        is_str("kv_cache: expected query's device cuda:0, got cpu", quire_last_error(), "its words");
+        is_str("kv_cache: expected the device of the tensor before it, cuda:0, got cpu", quire_last_error(), "its words");
     }
     fixture_free(f);
 }

@@ -51,8 +51,9 @@ check_PROGRAMS += \
 	%D%/0105-limits.t \
 	%D%/0106-versions.t \
 	%D%/0107-threads.t \
-	%D%/0108-memory.t
-script_tests += %D%/0109-example.sh %D%/0110-cxx.sh
+	%D%/0108-memory.t \
+	%D%/0111-measure.t
+script_tests += %D%/0109-example.sh %D%/0110-cxx.sh %D%/0112-manual.sh
 fixture = %D%/fixture.c %D%/fixture.h %D%/tap.h
 %C%_0100_tensor_t_SOURCES   = %D%/0100-tensor.c %D%/tap.h
 %C%_0100_tensor_t_LDADD     = libinternal.la
@@ -67,6 +68,7 @@ fixture = %D%/fixture.c %D%/fixture.h %D%/tap.h
 %C%_0107_threads_t_SOURCES  = %D%/0107-threads.c $(fixture)
 %C%_0107_threads_t_LDADD    = libquire.la -lpthread
 %C%_0108_memory_t_SOURCES   = %D%/0108-memory.c $(fixture)
+%C%_0111_measure_t_SOURCES  = %D%/0111-measure.c $(fixture)
 
 # ---- the Lua module and the command -----------------------------------------------------------------
 EXTRA_DIST += %D%/tap.lua %D%/cases/decode.csv %D%/data/context.csv %D%/data/blocks.jsonl
