@@ -7,6 +7,7 @@ dist_lua_DATA = %D%/quire.lua
 
 luaquiredir = $(luadir)/quire
 dist_luaquire_DATA = \
+	%D%/quire/bench.lua \
 	%D%/quire/cache.lua \
 	%D%/quire/casefile.lua \
 	%D%/quire/cases.lua \
@@ -17,22 +18,27 @@ dist_luaquire_DATA = \
 	%D%/quire/decode.lua \
 	%D%/quire/dtype.lua \
 	%D%/quire/library.lua \
+	%D%/quire/measure.lua \
 	%D%/quire/memory.lua \
 	%D%/quire/normal.lua \
 	%D%/quire/subset.lua \
 	%D%/quire/supported.lua \
 	%D%/quire/tensor.lua \
 	%D%/quire/text.lua \
-	%D%/quire/trace.lua
+	%D%/quire/trace.lua \
+	%D%/quire/workloads.lua
 
 # The quire command's own: one file for each subcommand, and what they share.
 luacommanddir = $(luaquiredir)/command
 dist_luacommand_DATA = \
+	%D%/quire/command/bench.lua \
 	%D%/quire/command/check.lua \
 	%D%/quire/command/decode.lua \
 	%D%/quire/command/info.lua \
 	%D%/quire/command/options.lua \
-	%D%/quire/command/progress.lua
+	%D%/quire/command/plot.lua \
+	%D%/quire/command/progress.lua \
+	%D%/quire/command/sample.lua
 
 nodist_luaquire_DATA = %D%/quire/cdef.lua %D%/quire/paths.lua
 

@@ -75,22 +75,16 @@ is(result.requests, 6, "all requests of a short trace")
 works("decode" .. on .. "--batch 2 --trace " .. data .. "blocks.jsonl", "requests +2 of", "the first two requests")
 works("decode" .. on .. "--dtype fp8e4m3 --lens '3000 1'", "fp8e4m3 to fp8e4m3.*result +right\n", "fp8 output")
 
--- A batch whose reference would take long is checked by a sample, the longest and the shortest in it.
+-- A batch whose reference would take long is checked by a sample, the dearest and the cheapest in it.
 do
-    local choose = require "quire.command.decode".choose
-    local options = { verify = "sample", seq_len_q = 1, q_heads = 32, head_dim = 256, seed = 0 }
-    local requests = {}
-    for b = 1, 10 do
-        requests[b] = { length = 60000 + b }
-    end
-    tap.same(choose(options, requests), { 0, 9 }, "a large batch: a sample")
-    options.verify = "all"
-    is(#choose(options, requests), 10, "a large batch: all if asked for")
-    options.verify = "sample"
-    for b = 1, 10 do
-        requests[b].length = 1000 + b
-    end
-    is(#choose(options, requests), 10, "a small batch: all")
+    local sample = require "quire.command.sample"
+    local costs = { 5, 9, 1, 5, 5, 5 }
+    tap.same(sample(costs, 30, "seed"), { 0, 1, 2, 3, 4, 5 }, "sample: all within the budget")
+    tap.same(sample(costs, 5, "seed"), { 1, 2 }, "sample: the dearest and the cheapest")
+    tap.same(sample({ 7 }, 5, "seed"), { 0 }, "sample: a lone one")
+    local some = sample(costs, 20, "seed")
+    is(#some, 4, "sample: as many as the budget has room for")
+    tap.same(sample(costs, 20, "seed"), some, "sample: the same seed picks the same")
 end
 
 unusable("decode --trace /nonexistent", "^quire decode: /nonexistent: No such file or directory\n$", "no such trace")

@@ -36,21 +36,6 @@ local function need_count(options, name)
     end
 end
 
--- A random order of 0 to count - 1.
-local function shuffled(count, seed)
-    local order = {}
-    for i = 1, count do
-        order[i] = i - 1
-    end
-    local state = normal.seed(seed)
-    for i = count, 2, -1 do
-        state = state * 6364136223846793005ULL + 1442695040888963407ULL
-        local j = tonumber(bit.rshift(state, 33)) % i + 1
-        order[i], order[j] = order[j], order[i]
-    end
-    return order
-end
-
 local function new(arguments)
     library.check_names(arguments, defaults, "cache", 2)
     local options = {}
@@ -81,7 +66,7 @@ local function new(arguments)
     end
 
     local free = {}
-    local order = options.shuffle and shuffled(pages, options.shuffle)
+    local order = options.shuffle and normal.permutation(pages, options.shuffle)
     for i = 1, pages do -- the end of the list is handed out first
         free[i] = order and order[i] or pages - i
     end

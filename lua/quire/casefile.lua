@@ -150,12 +150,18 @@ local function complete(case)
 end
 
 -- The rows of a file as a list of cases, or nil and a message "FILE:LINE: column: ...".  A case has
--- the columns' names, with q_lens one a request, and max_seq_len_q if it is packed, else seq_len_q.
+-- the columns' names, with q_lens one a request, and max_seq_len_q if it is packed, else seq_len_q;
+-- `columns` holds what the row itself says, `peers` the times by the name between peer and _us.
 function casefile.read(path)
     local lines, problem = text.lines(path)
     if not lines then
         return nil, problem
     end
+    return casefile.parse(lines, path)
+end
+
+-- The same of lines at hand; `path` is for messages.
+function casefile.parse(lines, path)
     local function fail(line, column, why)
         return nil, ("%s:%d: %s%s"):format(path, line, column and column .. ": " or "", why)
     end
@@ -192,13 +198,13 @@ function casefile.read(path)
             elseif #fields ~= #columns then
                 return fail(n, nil, ("expected %d fields, got %d"):format(#columns, #fields))
             end
-            local case = { line = n, peers = {} }
+            local case = { columns = {}, peers = {} }
             for i, column in ipairs(columns) do
                 local value, expected = reader_of(column)(fields[i])
                 if expected then
                     return fail(n, column, ("%s, got %q"):format(expected, fields[i]))
                 end
-                case[column] = value
+                case[column], case.columns[column] = value, value
                 if value and column:match "^peer%w*_us$" then
                     case.peers[column:match "^peer(%w*)_us$"] = value
                 end

@@ -103,6 +103,21 @@ local function reverse(list)
     end
 end
 
+-- The shape of a case's queries, and for packed ones the offsets of the requests.
+function cases.query_shape(case)
+    if not case.packed then
+        if case.seq_len_q == 1 then
+            return { #case.kv_lens, case.hq, case.d }
+        end
+        return { #case.kv_lens, case.seq_len_q, case.hq, case.d }
+    end
+    local offsets = { 0 }
+    for b, q in ipairs(case.q_lens) do
+        offsets[b + 1] = offsets[b] + q
+    end
+    return { offsets[#offsets], case.hq, case.d }, offsets
+end
+
 -- Builds a case (from casefile.read) on a device.  Returns the arguments of quire.decode, out and
 -- lse included, and the same on the CPU, with its own out and lse, for the reference.  On the CPU
 -- both are one table.
@@ -126,20 +141,7 @@ function cases.build(case, device)
         end
     end
 
-    local shape
-    local indptr = { 0 }
-    if case.packed then
-        local total = 0
-        for b, q in ipairs(case.q_lens) do
-            total = total + q
-            indptr[b + 1] = total
-        end
-        shape = { total, case.hq, case.d }
-    elseif case.seq_len_q == 1 then
-        shape = { #case.kv_lens, case.hq, case.d }
-    else
-        shape = { #case.kv_lens, case.seq_len_q, case.hq, case.d }
-    end
+    local shape, qo_indptr = cases.query_shape(case)
     local query = tensor.new { shape = shape, dtype = case.dtype }
     query:normal { seed = case.id .. "/q", scale = 0.25 / scales.q }
     pool.k:normal { seed = case.id .. "/k", scale = 0.25 / scales.k }
@@ -166,7 +168,7 @@ function cases.build(case, device)
         host.bmm2_scale = scales.v / out_scale
     end
     if case.packed then
-        host.qo_indptr = tensor.new { indptr, dtype = "int32" }
+        host.qo_indptr = tensor.new { qo_indptr, dtype = "int32" }
         host.max_seq_len_q = case.max_seq_len_q
     else
         host.seq_len_q = case.seq_len_q

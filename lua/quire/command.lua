@@ -9,7 +9,7 @@ local argparse = require "argparse"
 local library = require "quire.library"
 local common = require "quire.command.options"
 
-local SUBCOMMANDS = { "info", "decode", "check" }
+local SUBCOMMANDS = { "info", "decode", "check", "bench" }
 
 local RIGHT, WRONG, UNUSABLE = 0, 1, 2
 

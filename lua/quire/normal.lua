@@ -1,5 +1,5 @@
 -- normal.lua - normally distributed elements from a counter: element n of a seed is the same
--- whatever is filled around it, in whatever order, on whatever machine
+-- whatever is filled around it, in whatever order, on whatever machine; and random orders
 -- SPDX-License-Identifier: Apache-2.0
 --
 -- A 64-bit hash of the seed and n / 4 gives 16 bits for each of four elements; these pick one of
@@ -92,6 +92,20 @@ function normal.fill(to, element, scale, seed, first, count)
     for k = whole, count - 1 do
         to[k] = one(first + k)
     end
+end
+
+-- The numbers 0 to count - 1 in an order that the seed decides.
+function normal.permutation(count, seed)
+    local order = {}
+    for i = 1, count do
+        order[i] = i - 1
+    end
+    local start = normal.seed(seed)
+    for i = count, 2, -1 do
+        local j = tonumber(mix(start + STEP * i) % i) + 1
+        order[i], order[j] = order[j], order[i]
+    end
+    return order
 end
 
 return normal

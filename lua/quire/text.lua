@@ -102,7 +102,10 @@ function text.seconds(seconds)
 end
 
 function text.median(list)
-    local sorted = { unpack(list) }
+    local sorted = {}
+    for i, value in ipairs(list) do -- unpack has no room for many
+        sorted[i] = value
+    end
     table.sort(sorted)
     local middle = math.floor(#sorted / 2)
     if #sorted % 2 == 1 then

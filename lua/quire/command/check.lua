@@ -79,29 +79,12 @@ local function run_case(case, device)
     return right, message
 end
 
-local function select_cases(all, names)
-    if #names == 0 then
-        return all
-    end
-    local by_id, selected = {}, {}
-    for _, case in ipairs(all) do
-        by_id[case.id] = case
-    end
-    for i, id in ipairs(names) do
-        if not by_id[id] then
-            error(("--only: the file has no case '%s'"):format(id), 0)
-        end
-        selected[i] = by_id[id]
-    end
-    return selected
-end
-
 function check.run(options)
     local all, problem = casefile.read(options.file)
     if not all then
         error(problem, 0)
     end
-    local selected = select_cases(all, options.only)
+    local selected = common.select_cases(all, options.only)
     common.usable_device(options.device)
     local width = 0
     for _, case in ipairs(selected) do

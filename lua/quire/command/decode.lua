@@ -5,6 +5,7 @@ local quire = require "quire"
 local cache = require "quire.cache"
 local clock = require "quire.clock"
 local common = require "quire.command.options"
+local sample = require "quire.command.sample"
 local subset = require "quire.subset"
 local tensor = require "quire.tensor"
 local text = require "quire.text"
@@ -192,41 +193,12 @@ end
 
 -- ---- check ---------------------------------------------------------------------------------------
 
--- Requests to compare, from 0: all, or the longest, the shortest, and then in an order of no
--- pattern as many as the budget allows.  The longest is taken whatever it costs.
-function decode.choose(options, requests)
-    local cost, total = {}, 0
+local function choose(options, requests)
+    local costs = {}
     for b, request in ipairs(requests) do
-        cost[b] = (request.length + 1) * options.seq_len_q * options.q_heads * options.head_dim
-        total = total + cost[b]
+        costs[b] = request.length * options.seq_len_q * options.q_heads * options.head_dim
     end
-    local order = {}
-    for b = 1, #requests do
-        order[b] = b
-    end
-    if options.verify == "sample" and total > VERIFY_BUDGET then
-        table.sort(order, function(a, b)
-            return cost[a] == cost[b] and a < b or cost[a] < cost[b]
-        end)
-        local picked = { order[#order], order[1] }
-        local spent = cost[picked[1]] + cost[picked[2]]
-        local z = tensor.new { shape = { #order }, dtype = "fp64" }:normal { seed = options.seed .. "/sample" }
-        table.sort(order, function(a, b)
-            return z[a - 1] == z[b - 1] and a < b or z[a - 1] < z[b - 1]
-        end)
-        for _, b in ipairs(order) do
-            if b ~= picked[1] and b ~= picked[2] and spent + cost[b] <= VERIFY_BUDGET then
-                picked[#picked + 1] = b
-                spent = spent + cost[b]
-            end
-        end
-        order = picked
-        table.sort(order)
-    end
-    for i, b in ipairs(order) do
-        order[i] = b - 1
-    end
-    return order
+    return sample(costs, options.verify == "all" and math.huge or VERIFY_BUDGET, options.seed)
 end
 
 -- ---- report --------------------------------------------------------------------------------------
@@ -274,7 +246,7 @@ function decode.run(options)
     local pool, sequences, arguments = build(options, requests)
     local seconds, runs = time_decode(arguments, options.device)
 
-    local chosen = decode.choose(options, requests)
+    local chosen = choose(options, requests)
     local verdict = quire.verify(subset(arguments, chosen))
     local rows = #chosen * options.seq_len_q * options.q_heads
     local right = verdict.ok and verdict.rows == rows and verdict.relative_error <= verdict.relative_bound

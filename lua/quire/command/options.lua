@@ -56,4 +56,22 @@ function options.usable_device(name)
     return device
 end
 
+-- The cases that --only names, or all.
+function options.select_cases(all, names)
+    if #names == 0 then
+        return all
+    end
+    local by_id, selected = {}, {}
+    for _, case in ipairs(all) do
+        by_id[case.id] = case
+    end
+    for i, id in ipairs(names) do
+        if not by_id[id] then
+            error(("--only: the file has no case '%s'"):format(id), 0)
+        end
+        selected[i] = by_id[id]
+    end
+    return selected
+end
+
 return options

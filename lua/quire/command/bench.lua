@@ -1,0 +1,206 @@
+-- bench.lua - quire bench: the page-read rate, and each workload beside it
+-- SPDX-License-Identifier: Apache-2.0
+
+local bench = require "quire.bench"
+local casefile = require "quire.casefile"
+local common = require "quire.command.options"
+local plot = require "quire.command.plot"
+local progress = require "quire.command.progress"
+local text = require "quire.text"
+
+local command = {}
+
+-- The read rate of the machine that the peers' times in workload files were taken on: they are scaled
+-- by the ratio of the rates before they are compared.
+local PEER_RATE = 4.51e12
+
+function command.describe(parser)
+    parser:description "Measure workloads beside the rate at which their pages can be read, and check the results."
+    parser:argument "file"
+        :description "Workloads, in the format that quire(1) tells; without it a set of its own."
+        :args "?"
+    common.device(parser)
+    parser:option "--page-size"
+        :description "Of rows that do not tell theirs."
+        :argname "N"
+        :default "16"
+        :convert(common.integer("--page-size", 1))
+    parser:option "--max-seq-len"
+        :description "Bound of rows that do not tell theirs; default: the longest request."
+        :argname "N"
+        :convert(common.integer("--max-seq-len", 1))
+    parser:option "--only"
+        :description "Measure only the row of this name; may be given again."
+        :argname "NAME"
+        :count "*"
+    parser:flag "--metadata-stable"
+        :description "Promise that nothing on the stream writes the metadata (quire(3))."
+    parser:option "--working-set"
+        :description "MB that the page sets in rotation hold; default: 7 times the last-level cache."
+        :argname "MB"
+        :convert(common.integer("--working-set", 1))
+    parser:flag "--csv"
+        :description "Print CSV."
+    parser:flag "--json"
+        :description "Print one JSON object."
+    parser:option "--plot"
+        :description "Write a picture: achieved rate against bytes, with the read rate as a line."
+        :argname "FILE.png"
+end
+
+-- The best peer's time at this machine's read rate, or nil.  A peer named by a number (peer64_us)
+-- counts for that page size only.
+local function best_peer(result)
+    local best
+    for name, us in pairs(result.peers) do
+        local size = tonumber(name)
+        if not size or size == result.page then
+            local scaled = us * 1e-6 * PEER_RATE / result.read_rate
+            best = math.min(best or scaled, scaled)
+        end
+    end
+    return best
+end
+
+local COLUMNS = {
+    { "workload", function(r) return r.name end, left = true },
+    { "page", function(r) return r.page end },
+    { "MB", function(r) return ("%.1f"):format(r.bytes / 1e6) end },
+    { "us", function(r) return ("%.1f"):format(r.seconds * 1e6) end },
+    { "TB/s", function(r) return ("%.4f"):format(r.rate / 1e12) end },
+    { "% of read", function(r) return ("%.1f"):format(100 * r.share) end },
+    { "over us", function(r) return ("%.1f"):format(r.overhead * 1e6) end },
+    { "time/goal", function(r) return ("%.2f"):format(r.over_goal) end },
+    { "peer/time", function(r) return r.peer_ratio and ("%.2f"):format(r.peer_ratio) or "" end },
+    { "host us", function(r) return r.host_seconds and ("%.1f"):format(r.host_seconds * 1e6) or "" end },
+    { "checked", function(r)
+        return ("%s %d/%d"):format(r.right and "right" or "WRONG", r.verified, r.requests)
+    end, left = true },
+}
+
+local CSV_COLUMNS = {
+    "name", "page", "bytes", "kv_bytes", "seconds", "runs", "rate", "read_rate", "share", "overhead", "over_goal",
+    "peer_ratio", "host_seconds", "requests", "verified", "right", "error", "relative_error", "problem", "skipped",
+}
+
+local function print_table(results)
+    local rows, remarks, flush_right = { {} }, {}, {}
+    for i, column in ipairs(COLUMNS) do
+        rows[1][i], flush_right[i] = column[1], not column.left
+    end
+    for _, r in ipairs(results) do
+        local row = {}
+        if r.seconds then
+            for i, column in ipairs(COLUMNS) do
+                row[i] = tostring(column[2](r))
+            end
+        else
+            row[1], row[2] = r.name, tostring(r.page)
+            remarks[#remarks + 1] = ("%s: %s"):format(r.name,
+                r.problem or ("skipped, it needs " .. r.skipped))
+        end
+        rows[#rows + 1] = row
+    end
+    print(text.table(rows, flush_right))
+    for _, line in ipairs(remarks) do
+        print(line)
+    end
+end
+
+local function print_csv(results)
+    print(text.csv_line(CSV_COLUMNS))
+    for _, r in ipairs(results) do
+        local fields = {}
+        for i, column in ipairs(CSV_COLUMNS) do
+            fields[i] = r[column] == nil and "" or r[column]
+        end
+        print(text.csv_line(fields))
+    end
+end
+
+local function cases_of(options)
+    local list, problem
+    if options.file then
+        list, problem = casefile.read(options.file)
+    else
+        list, problem = casefile.parse(require "quire.workloads", "built-in workloads")
+    end
+    if not list then
+        error(problem, 0)
+    end
+    list = common.select_cases(list, options.only)
+    for _, case in ipairs(list) do
+        case.page = case.columns.page or options.page_size
+        case.max_seq_len = case.columns.max_seq_len or options.max_seq_len or case.max_seq_len
+    end
+    return list
+end
+
+local function summarise(results, device, allowed)
+    local rates, ratios = {}, {}
+    for _, r in ipairs(results) do
+        if r.seconds then
+            rates[#rates + 1] = r.read_rate
+            ratios[#ratios + 1] = r.peer_ratio and math.log(r.peer_ratio) or nil
+        end
+    end
+    print(("\npage-read rate %.4f TB/s (median of the rows); goal: bytes / page-read rate + %.1f us; on %s, %s"):format(
+        text.median(rates) / 1e12, allowed * 1e6, device.device, device.name))
+    if #ratios > 0 then
+        local sum = 0
+        for _, ratio in ipairs(ratios) do
+            sum = sum + ratio
+        end
+        print(("best peer's time over ours, at equal read rates: geometric mean %.3f over %d rows"):format(
+            math.exp(sum / #ratios), #ratios))
+    end
+end
+
+function command.run(options)
+    if options.csv and options.json then
+        error("--csv and --json: only one of them can be given", 0)
+    end
+    local list = cases_of(options)
+    common.usable_device(options.device)
+    if options.plot then
+        plot.need()
+    end
+    local all = bench.new(list, options.device, {
+        metadata_stable = options.metadata_stable or false,
+        working_set = options.working_set and options.working_set * 1e6,
+    })
+    local bar = progress.start(#list)
+    local results, right = {}, true
+    for n, case in ipairs(list) do
+        bar:show(n - 1, case.id)
+        local ok, result = pcall(all.run, all, case)
+        if not ok then
+            result = { name = case.id, page = case.page, problem = common.message_of(result) }
+        elseif result.seconds then
+            local peer = best_peer(result)
+            result.peer_ratio = peer and peer / result.seconds
+        end
+        right = right and (result.right or result.skipped ~= nil)
+        results[n] = result
+        collectgarbage() -- tensors, whose size Lua does not know
+        collectgarbage()
+    end
+    bar:clear()
+    if options.json then
+        for _, r in ipairs(results) do
+            r.peers = nil
+        end
+        print(common.json { device = all.info, allowed_seconds = all.allowed, results = results })
+    elseif options.csv then
+        print_csv(results)
+    else
+        print_table(results)
+        summarise(results, all.info, all.allowed)
+    end
+    if options.plot then
+        plot.write(options.plot, results, options.device, all.allowed)
+    end
+    return right
+end
+
+return command

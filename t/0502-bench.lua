@@ -1,0 +1,98 @@
+-- quire bench: what it prints, and that it tells wrong from right; no test asserts a time.
+-- SPDX-License-Identifier: Apache-2.0
+local cjson = require "cjson"
+local tap = require "tap"
+local text = require "quire.text"
+
+local device = tap.device()
+local ok, is, like = tap.ok, tap.is, tap.like
+
+local out_path, err_path, file_path, png_path = os.tmpname(), os.tmpname(), os.tmpname(), os.tmpname()
+
+local function slurp(path)
+    local file = assert(io.open(path, "rb"))
+    local content = file:read "*a"
+    file:close()
+    return content
+end
+
+local function bench(line)
+    local status = os.execute(("'%s' bench --working-set 4 --device %s %s >'%s' 2>'%s'"):format(
+        os.getenv "QUIRE_COMMAND", device, line, out_path, err_path))
+    return status / 256, slurp(out_path), slurp(err_path)
+end
+
+local function write(content)
+    local file = assert(io.open(file_path, "w"))
+    file:write(content)
+    file:close()
+end
+
+write("name,kv_lens,q_lens,packed,hq,hkv,d,mask,window_left,dtype,page,peer64_us,peer64\n"
+    .. "one,100,1,0,8,2,64,dense,-1,bf16,64,9,x\n"
+    .. "packed,70 0 300,2 3 1,1,4,2,128,causal,40,fp16,16,9,x\n"
+    .. "eight,33x20,1,0,8,2,64,dense,-1,fp8e4m3,32,,\n")
+
+local status, out, err = bench(file_path)
+is(status, 0, "all right: exit status 0")
+is(err, "", "nothing on standard error")
+like(out, "^workload +page +MB +us +TB/s .*\none +64 .*right 1/1\npacked +16 .*right 3/3\neight +32 .*right 20/20\n",
+    "a line for each row")
+like(out, "page%-read rate [%d.]+ TB/s .* on " .. device, "and the read rate")
+like(out, "geometric mean [%d.]+ over 1 rows", "peers are compared at their own page size")
+
+status, out = bench("--json " .. file_path)
+is(status, 0, "--json: exit status")
+local all = cjson.decode(out)
+is(#all.results, 3, "--json: all rows")
+for _, r in ipairs(all.results) do
+    ok(r.right and r.seconds > 0 and r.read_rate > 0 and r.verified == r.requests, "--json: %s is right", r.name)
+    ok(math.abs(r.rate * r.seconds / r.bytes - 1) < 1e-6 and math.abs(r.share * r.read_rate / r.rate - 1) < 1e-6,
+        "--json: %s: its rates agree with its bytes", r.name)
+end
+is(all.results[1].kv_bytes, 100 * 2 * 2 * 64 * 2, "--json: bytes of K and V")
+is(all.results[1].bytes, 100 * 2 * 2 * 64 * 2 + 2 * 8 * 64 * 2 + 4 * (3 + 2), "--json: with Q, out and metadata")
+is(all.results[2].kv_bytes, (42 + 41) * 2 * 2 * 128 * 2, "--json: a window counts what it sees")
+
+status, out = bench("--csv --metadata-stable --only one --only eight --page-size 16 --max-seq-len 9999 " .. file_path)
+is(status, 0, "--csv: exit status")
+local lines = {}
+for line in out:gmatch "[^\n]+" do
+    lines[#lines + 1] = text.csv_fields(line)
+end
+is(#lines, 3, "--csv: a header and two rows")
+is(#lines[2], #lines[1], "--csv: as many fields as columns")
+is(lines[2][1] .. lines[3][1], "oneeight", "--only picks rows")
+is(lines[2][2], "64", "a row's own page size goes before --page-size")
+
+status = bench("--plot " .. png_path .. " " .. file_path)
+if status == 2 and slurp(err_path):find "needs gnuplot" then
+    ok(true, "--plot # SKIP there is no gnuplot")
+else
+    is(status, 0, "--plot: exit status")
+    is(slurp(png_path):sub(1, 8), "\137PNG\r\n\26\n", "--plot: a PNG")
+end
+
+status, out = bench "--only 'one short' --only '8 tokens'"
+is(status, 0, "the built-in workloads: exit status")
+like(out, "one short +16 .*8 tokens +16 ", "the built-in workloads")
+
+-- What cannot be run is told, and is a failure; what has no room is told, and is none.
+write("name,kv_lens,hq,hkv,d,dtype\nodd,10,8,2,96,bf16\ngood,10,8,2,64,bf16\nhuge,2000000000x9,8,8,256,bf16\n")
+status, out = bench(file_path)
+is(status, 1, "a refused row: exit status 1")
+like(out, "good +16 .*right 1/1.*\nodd: query: head_dim.*UNSUPPORTED", "a refused row: the others run")
+like(out, "huge: skipped, it needs [%d.]+ GB of pages, and room for", "a row too large is skipped")
+status, out, err = bench("--csv --json " .. file_path)
+is(status, 2, "--csv and --json: exit status 2")
+is(out, "", "--csv and --json: no output")
+like(err, "^quire bench: %-%-csv and %-%-json", "--csv and --json: says why")
+status, out, err = bench "/nonexistent.csv"
+is(status, 2, "no such file: exit status 2")
+is(out, "", "no such file: no output")
+like(err, "^quire bench: /nonexistent.csv: No such file", "no such file: says why")
+
+for _, path in ipairs { out_path, err_path, file_path, png_path } do
+    os.remove(path)
+end
+tap.done()
