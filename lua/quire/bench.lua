@@ -203,14 +203,15 @@ function Bench:run(case)
     local of_set, kv, order = build(self, case)
     quire.prepare(of_set[1])
     local read_rate = reader(self, case, kv, order)
-    local before = read_rate()
+    local before, unknown = read_rate()
+    result.read_problem = unknown
     local launches = {}
     for s, given in ipairs(of_set) do
         launches[s] = quire.bind(given)
     end
     of_set[1].out:fill(0 / 0) -- which stays where no launch writes
     result.seconds, result.runs = measure.launch_time(self.device, launches)
-    result.read_rate = math.max(before, read_rate()) -- a disturbed measurement is too low
+    result.read_rate = before and math.max(before, read_rate()) -- a disturbed measurement is too low
     local verdict -- of the last launch, which was of the last set
     result.right, verdict, result.verified = verify(case, of_set[#of_set])
     if self.device ~= "cpu" then
@@ -220,9 +221,12 @@ function Bench:run(case)
     result.error, result.relative_error = verdict.worst_error, verdict.relative_error
     result.bytes, result.kv_bytes = bytes_of(case), casefile.kv_bytes(case)
     result.rate = result.bytes / result.seconds
-    result.share = result.rate / result.read_rate
-    result.overhead = result.seconds - result.bytes / result.read_rate
-    result.over_goal = result.seconds / (result.bytes / result.read_rate + self.allowed)
+    if result.read_rate then
+        local least = result.bytes / result.read_rate
+        result.share = least / result.seconds
+        result.overhead = result.seconds - least
+        result.over_goal = result.seconds / (least + self.allowed)
+    end
     return result
 end
 

@@ -47,22 +47,20 @@ local function cpu_times(rounds, work)
     return times
 end
 
--- Bytes per second of reading the blocks of a tensor [n, ...] in the order of `order`, int32 [m].
+-- Bytes per second of reading the blocks of a tensor [n, ...] in the order of `order`, int32 [m]; nil
+-- and why where the library does not offer it for the device.
 function measure.read_rate(blocks, order)
-    local function read(stream)
-        library.check(C.quire_measure_read(blocks.dl, order.dl, stream and ffi.cast("void *", stream:live()) or nil), 3)
-    end
     local id = device_number(blocks.device)
-    local times
-    if id then
-        local stream = require "quire.cuda".stream(id)
-        cuda_times(stream, 1, read) -- wakes what sleeps
-        times = cuda_times(stream, READ_ROUNDS, read)
-    else
-        read()
-        times = cpu_times(READ_ROUNDS, read)
+    local stream = id and require "quire.cuda".stream(id)
+    local function read()
+        return C.quire_measure_read(blocks.dl, order.dl, stream and ffi.cast("void *", stream:live()) or nil)
     end
-    local seconds = text.median(times)
+    local status = read() -- also wakes what sleeps
+    if status == C.QUIRE_ERROR_UNSUPPORTED then
+        return nil, ffi.string(C.quire_last_error())
+    end
+    library.check(status, 2)
+    local seconds = text.median(id and cuda_times(stream, READ_ROUNDS, read) or cpu_times(READ_ROUNDS, read))
     return order.numel * (blocks.numel / blocks.shape[1]) * blocks.element.bytes / seconds
 end
 

@@ -52,7 +52,7 @@ end
 -- counts for that page size only.
 local function best_peer(result)
     local best
-    for name, us in pairs(result.peers) do
+    for name, us in pairs(result.read_rate and result.peers or {}) do
         local size = tonumber(name)
         if not size or size == result.page then
             local scaled = us * 1e-6 * PEER_RATE / result.read_rate
@@ -62,19 +62,23 @@ local function best_peer(result)
     return best
 end
 
+local function number(format, value, factor)
+    return value and format:format(value * (factor or 1)) or ""
+end
+
 local COLUMNS = {
     { "workload", function(r) return r.name end, left = true },
-    { "page", function(r) return r.page end },
-    { "MB", function(r) return ("%.1f"):format(r.bytes / 1e6) end },
-    { "us", function(r) return ("%.1f"):format(r.seconds * 1e6) end },
-    { "TB/s", function(r) return ("%.4f"):format(r.rate / 1e12) end },
-    { "% of read", function(r) return ("%.1f"):format(100 * r.share) end },
-    { "over us", function(r) return ("%.1f"):format(r.overhead * 1e6) end },
-    { "time/goal", function(r) return ("%.2f"):format(r.over_goal) end },
-    { "peer/time", function(r) return r.peer_ratio and ("%.2f"):format(r.peer_ratio) or "" end },
-    { "host us", function(r) return r.host_seconds and ("%.1f"):format(r.host_seconds * 1e6) or "" end },
+    { "page", function(r) return tostring(r.page) end },
+    { "MB", function(r) return number("%.1f", r.bytes, 1e-6) end },
+    { "us", function(r) return number("%.1f", r.seconds, 1e6) end },
+    { "TB/s", function(r) return number("%.4f", r.rate, 1e-12) end },
+    { "% of read", function(r) return number("%.1f", r.share, 100) end },
+    { "over us", function(r) return number("%.1f", r.overhead, 1e6) end },
+    { "time/goal", function(r) return number("%.2f", r.over_goal) end },
+    { "peer/time", function(r) return number("%.2f", r.peer_ratio) end },
+    { "host us", function(r) return number("%.1f", r.host_seconds, 1e6) end },
     { "checked", function(r)
-        return ("%s %d/%d"):format(r.right and "right" or "WRONG", r.verified, r.requests)
+        return r.verified and ("%s %d/%d"):format(r.right and "right" or "WRONG", r.verified, r.requests) or ""
     end, left = true },
 }
 
@@ -90,12 +94,10 @@ local function print_table(results)
     end
     for _, r in ipairs(results) do
         local row = {}
-        if r.seconds then
-            for i, column in ipairs(COLUMNS) do
-                row[i] = tostring(column[2](r))
-            end
-        else
-            row[1], row[2] = r.name, tostring(r.page)
+        for i, column in ipairs(COLUMNS) do
+            row[i] = column[2](r)
+        end
+        if not r.seconds then
             remarks[#remarks + 1] = ("%s: %s"):format(r.name,
                 r.problem or ("skipped, it needs " .. r.skipped))
         end
@@ -137,12 +139,15 @@ local function cases_of(options)
 end
 
 local function summarise(results, device, allowed)
-    local rates, ratios = {}, {}
+    local rates, ratios, problem = {}, {}, nil
     for _, r in ipairs(results) do
-        if r.seconds then
-            rates[#rates + 1] = r.read_rate
-            ratios[#ratios + 1] = r.peer_ratio and math.log(r.peer_ratio) or nil
-        end
+        rates[#rates + 1] = r.read_rate
+        ratios[#ratios + 1] = r.peer_ratio and math.log(r.peer_ratio) or nil
+        problem = problem or r.read_problem
+    end
+    if #rates == 0 then
+        print(("\npage-read rate unknown: %s"):format(problem or "nothing was measured"))
+        return
     end
     print(("\npage-read rate %.4f TB/s (median of the rows); goal: bytes / page-read rate + %.1f us; on %s, %s"):format(
         text.median(rates) / 1e12, allowed * 1e6, device.device, device.name))

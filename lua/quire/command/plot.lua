@@ -14,7 +14,7 @@ end
 function plot.write(path, results, device, allowed)
     local points, labels, read_rate, smallest, largest = {}, {}, 0, math.huge, 0
     for _, r in ipairs(results) do
-        if r.seconds then
+        if r.read_rate then
             points[#points + 1] = ("%.17g %.17g"):format(r.bytes, r.rate / 1e9)
             labels[#labels + 1] = ("%.17g %.17g %q"):format(r.bytes, r.rate / 1e9, (r.name:gsub('[\\"]', "")))
             read_rate = math.max(read_rate, r.read_rate)
@@ -22,7 +22,7 @@ function plot.write(path, results, device, allowed)
         end
     end
     if #points == 0 then
-        error("--plot: nothing was measured", 0)
+        error("--plot: no workload has a page-read rate to stand beside", 0)
     end
     -- a path in gnuplot's single quotes
     local pipe = assert(io.popen("gnuplot", "w"))
