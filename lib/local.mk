@@ -78,6 +78,8 @@ libquire_la_LIBADD  = libinternal.la
 libquire_la_LDFLAGS = -version-info $(QUIRE_ABI) -no-undefined
 if VERSION_SCRIPT
 libquire_la_LDFLAGS += -Wl,--version-script,$(srcdir)/%D%/libquire.map
+# OpenMP's threads outlive a dlclose, and must find their code where they left it.
+libquire_la_LDFLAGS += -Wl,-z,nodelete
 # A function that no file defines fails the link, not the first call. The sanitizers come with the program.
 if !SANITIZERS
 libquire_la_LDFLAGS += -Wl,-z,defs

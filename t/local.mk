@@ -81,7 +81,8 @@ script_tests += \
 	%D%/0405-trace.lua \
 	%D%/0500-command.lua \
 	%D%/0501-check.lua \
-	%D%/0502-bench.lua
+	%D%/0502-bench.lua \\
+	%D%/0503-manual.lua
 
 # ---- CUDA -------------------------------------------------------------------------------------------
 # A driver that runs no kernels, in a folder of its own: nothing may take it for the real one by accident.
