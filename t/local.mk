@@ -79,9 +79,10 @@ script_tests += \
 	%D%/0403-decode.lua \
 	%D%/0404-cases.lua \
 	%D%/0405-trace.lua \
+	%D%/0406-example.lua \
 	%D%/0500-command.lua \
 	%D%/0501-check.lua \
-	%D%/0502-bench.lua \\
+	%D%/0502-bench.lua \
 	%D%/0503-manual.lua
 
 # ---- CUDA -------------------------------------------------------------------------------------------
