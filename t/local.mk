@@ -29,8 +29,7 @@ SH_LOG_DRIVER  = $(TAP_DRIVER)
 SH_LOG_COMPILER = $(SHELL)
 if HAVE_LUAJIT
 if SANITIZERS
-# luajit itself keeps memory until the process ends.
-LUA_LOG_COMPILER = env LD_PRELOAD='$(ASAN_RUNTIME)' ASAN_OPTIONS=detect_leaks=0 $(LUAJIT)
+LUA_LOG_COMPILER = env LD_PRELOAD='$(ASAN_RUNTIME)' ASAN_OPTIONS='$(ASAN_LUA_OPTIONS)' $(LUAJIT)
 else
 LUA_LOG_COMPILER = $(LUAJIT)
 endif
@@ -92,12 +91,14 @@ check_LTLIBRARIES = %D%/fake/libcuda.la
 %C%_fake_libcuda_la_SOURCES = %D%/fake/libcuda.c
 %C%_fake_libcuda_la_LDFLAGS = -rpath /nowhere -version-info 1:0:0 -no-undefined
 
-check_PROGRAMS += %D%/0300-fatbins.t %D%/0301-driver.t
+check_PROGRAMS += %D%/0300-fatbins.t %D%/0301-driver.t %D%/0314-threads.t
 %C%_0300_fatbins_t_SOURCES = %D%/0300-fatbins.c %D%/tap.h
 %C%_0300_fatbins_t_LDADD   = libinternal.la
 %C%_0301_driver_t_SOURCES  = %D%/0301-driver.c %D%/fixture.c %D%/fixture.h %D%/tap.h
 %C%_0301_driver_t_CPPFLAGS = $(AM_CPPFLAGS) \
 	-DCUDA_STUB='"$(patsubst %/include,%/lib64/stubs/libcuda.so,$(filter %/include,$(CUDA_CPPFLAGS)))"'
+
+%C%_0314_threads_t_SOURCES = %D%/0314-threads.c %D%/fixture.c %D%/fixture.h %D%/tap.h
 
 # Kernels for the tests, in $(QUIRE_BUILD)/t.
 check_DATA = %D%/foreign.fatbin
@@ -105,5 +106,12 @@ check_DATA = %D%/foreign.fatbin
 	@$(MKDIR_P) $(@D)
 	$(AM_V_NVCC)$(NVCC) -std=c++17 $(CUDA_GENCODE) $(NVCCFLAGS) -fatbin -o $@ $(srcdir)/%D%/foreign.cu
 endif
-EXTRA_DIST += %D%/foreign.cu
+script_tests += \
+	%D%/0302-cuda.lua \
+	%D%/0310-graphs.lua \
+	%D%/0311-workspace.lua \
+	%D%/0312-large.lua \
+	%D%/0313-streams.lua \
+	%D%/0315-host-time.lua
+EXTRA_DIST += %D%/foreign.cu %D%/gpu.lua
 CLEANFILES += %D%/foreign.fatbin
