@@ -7,11 +7,12 @@ dnl   --with-cuda=DIR             DIR/bin/nvcc or an error
 dnl   --without-cuda              nvcc is not looked for
 dnl   --with-cuda-arch=LIST       GPUs to compile for; turns auto into yes
 dnl
-dnl LIST is comma-separated; N gives machine code for compute capability N, N+ptx also the PTX that a
-dnl driver compiles for later GPUs. The default, 80,90a,90+ptx:
-dnl   80       machine code for 8.0, and, as it holds within a major version, 8.6, 8.7 and 8.9
-dnl   90a      machine code for 9.0 (Hopper) with what only that GPU has (wgmma, setmaxnreg)
-dnl   90+ptx   PTX for everything after 9.0; sm_90a code and PTX run nowhere but on 9.0
+dnl LIST is comma-separated; N gives machine code for compute capability N, ptxN the PTX that a driver
+dnl compiles for N and later GPUs, N+ptx both. The default, 80,90a,ptx90:
+dnl   80      machine code for 8.0, and, as it holds within a major version, 8.6, 8.7 and 8.9
+dnl   90a     machine code for 9.0 (Hopper) with what only that GPU has (wgmma, setmaxnreg)
+dnl   ptx90   PTX for everything after 9.0, as sm_90a code and PTX run nowhere but on 9.0; machine code
+dnl           for sm_90 would be used by no GPU that 90a does not serve
 dnl
 dnl Sets NVCC, NVCCFLAGS, CUDA_GENCODE, CUDA_CPPFLAGS, CUDA_CONFIGURE_FLAGS (what distcheck passes on),
 dnl HAVE_CUDA (conditional and config.h), CUDA_ARCH_LIST (config.h) and $quire_cuda_summary.
@@ -21,12 +22,12 @@ AC_DEFUN([QUIRE_WITH_CUDA], [
     [AS_HELP_STRING([--with-cuda=auto|yes|no|DIR], [build the CUDA kernels, with the toolkit in DIR [auto]])],
     [], [with_cuda=auto])
   AC_ARG_WITH([cuda-arch],
-    [AS_HELP_STRING([--with-cuda-arch=LIST], [compute capabilities to compile for [80,90a,90+ptx]])],
+    [AS_HELP_STRING([--with-cuda-arch=LIST], [compute capabilities to compile for [80,90a,ptx90]])],
     [AS_CASE([$with_cuda_arch],
-      [yes|no|''], [AC_MSG_ERROR([--with-cuda-arch: expected a list such as 80,90a,90+ptx, got "$with_cuda_arch"])])
+      [yes|no|''], [AC_MSG_ERROR([--with-cuda-arch: expected a list such as 80,90a,ptx90, got "$with_cuda_arch"])])
      AS_CASE([$with_cuda], [auto], [with_cuda=yes],
        [no], [AC_MSG_ERROR([--with-cuda-arch makes no sense with --without-cuda])])],
-    [with_cuda_arch=80,90a,90+ptx])
+    [with_cuda_arch=80,90a,ptx90])
   AC_ARG_VAR([NVCC], [CUDA compiler command])
   AC_ARG_VAR([NVCCFLAGS], [CUDA compiler flags [-O3]])
   : "${NVCCFLAGS=-O3}"
@@ -78,12 +79,14 @@ AC_DEFUN([QUIRE_WITH_CUDA], [
   AS_IF([test -z "$quire_cuda_missing"], [
     echo 'extern "C" __global__ void conftest(int *p) { *p = 1; }' > conftest.cu
     for quire_arch in `AS_ECHO(["$with_cuda_arch"]) | tr , ' '`; do
-      quire_cc=`AS_ECHO(["$quire_arch"]) | $SED 's/+ptx$//'`
+      quire_cc=`AS_ECHO(["$quire_arch"]) | $SED 's/^ptx//;s/+ptx$//'`
       AS_CASE([$quire_cc], [*[[!0-9a-z]]*|''|[[!0-9]]*],
-        [AC_MSG_ERROR([--with-cuda-arch: expected entries such as 80, 90a or 90+ptx, got "$quire_arch"])])
-      quire_gencode="-gencode arch=compute_$quire_cc,code=sm_$quire_cc"
-      AS_CASE([$quire_arch],
-        [*+ptx], [AS_VAR_APPEND([quire_gencode], [" -gencode arch=compute_$quire_cc,code=compute_$quire_cc"])])
+        [AC_MSG_ERROR([--with-cuda-arch: expected entries such as 80, 90a, ptx90 or 90+ptx, got "$quire_arch"])])
+      quire_gencode=
+      AS_CASE([$quire_arch], [ptx*], [],
+        [AS_VAR_APPEND([quire_gencode], [" -gencode arch=compute_$quire_cc,code=sm_$quire_cc"])])
+      AS_CASE([$quire_arch], [*ptx*],
+        [AS_VAR_APPEND([quire_gencode], [" -gencode arch=compute_$quire_cc,code=compute_$quire_cc"])])
       AC_MSG_CHECKING([whether $NVCC compiles for $quire_arch])
       AS_IF([AM_RUN_LOG([$NVCC $NVCCFLAGS $quire_gencode -fatbin -o conftest.fatbin conftest.cu])],
         [AC_MSG_RESULT([yes]); AS_VAR_APPEND([CUDA_GENCODE], [" $quire_gencode"])],
@@ -92,6 +95,12 @@ AC_DEFUN([QUIRE_WITH_CUDA], [
            [quire_cuda_missing="$NVCC does not compile for $quire_arch, see config.log"; break],
            [AC_MSG_ERROR([$NVCC does not compile for $quire_arch, see config.log])])])
     done
+    dnl nvcc 12.8 and later; read by drivers of CUDA 12.4 and later. A fifth of the size.
+    AS_IF([test -z "$quire_cuda_missing"], [
+      AC_MSG_CHECKING([whether $NVCC accepts --compress-mode=size])
+      AS_IF([AM_RUN_LOG([$NVCC $NVCCFLAGS --compress-mode=size $quire_gencode -fatbin -o conftest.fatbin conftest.cu])],
+        [AC_MSG_RESULT([yes]); AS_VAR_APPEND([CUDA_GENCODE], [" --compress-mode=size"])],
+        [AC_MSG_RESULT([no])])])
     rm -f conftest.cu conftest.fatbin
   ])
 

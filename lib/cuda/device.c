@@ -17,7 +17,7 @@
 
 /* ---- which of the built code runs on a GPU -------------------------------------------------------- */
 
-/* Entries are N or N+ptx, where N is a compute capability that may end in a letter: machine code of 80
+/* Entries are N, ptxN or N+ptx, where N is a compute capability that may end in a letter: machine code of 80
  * runs on every 8.x from 8.0 on, that of 90a on 9.0 only, that of 100f on every 10.x; PTX runs on all
  * GPUs from its own on, unless a letter ties it. Of what runs, machine code comes before PTX, tied code
  * before plain, later before earlier: so does the driver choose. */
@@ -28,13 +28,15 @@ static void choose_code(const char *list, int capability, char *code, size_t siz
     snprintf(code, size, "%s", "");
     while (*list) {
         char *end;
-        const int built = (int)strtol(list, &end, 10);
+        const bool only_ptx = strncmp(list, "ptx", 3) == 0;
+        const int built = (int)strtol(only_ptx ? list + 3 : list, &end, 10);
         const char letter = isalpha((unsigned char)*end) ? *end++ : 0;
-        const bool ptx = strncmp(end, "+ptx", 4) == 0;
+        const bool ptx = only_ptx || strncmp(end, "+ptx", 4) == 0;
         const bool same_major = built / 10 == capability / 10 && built <= capability;
 
-        const bool runs = letter && letter != 'f' ? built == capability : same_major;
-        const bool compiles = ptx && (letter ? runs : built <= capability);
+        const bool suits = letter && letter != 'f' ? built == capability : same_major;
+        const bool runs = suits && !only_ptx;
+        const bool compiles = ptx && (letter ? suits : built <= capability);
         const int rank = runs ? 2 * built + (letter != 0) + 10000 : compiles ? 2 * built + (letter != 0) : -1;
         if (rank > best) {
             best = rank;
