@@ -70,7 +70,7 @@ fixture = %D%/fixture.c %D%/fixture.h %D%/tap.h
 %C%_0111_measure_t_SOURCES  = %D%/0111-measure.c $(fixture)
 
 # ---- the Lua module and the command -----------------------------------------------------------------
-EXTRA_DIST += %D%/tap.lua %D%/cases/decode.csv %D%/data/context.csv %D%/data/blocks.jsonl
+EXTRA_DIST += %D%/tap.lua %D%/pitfall.lua %D%/cases/decode.csv %D%/data/context.csv %D%/data/blocks.jsonl
 script_tests += \
 	%D%/0400-tensor.lua \
 	%D%/0401-cache.lua \
@@ -82,7 +82,13 @@ script_tests += \
 	%D%/0500-command.lua \
 	%D%/0501-check.lua \
 	%D%/0502-bench.lua \
-	%D%/0503-manual.lua
+	%D%/0503-manual.lua \
+	%D%/0600-pitfall-pages.lua \
+	%D%/0601-pitfall-softmax.lua \
+	%D%/0602-pitfall-heads.lua \
+	%D%/0603-pitfall-masks.lua \
+	%D%/0604-pitfall-workspace.lua \
+	%D%/0605-pitfall-limits.lua
 
 # ---- CUDA -------------------------------------------------------------------------------------------
 # A driver that runs no kernels, in a folder of its own: nothing may take it for the real one by accident.

@@ -118,6 +118,25 @@ function cases.query_shape(case)
     return { offsets[#offsets], case.hq, case.d }, offsets
 end
 
+-- Arguments of quire.decode with copies on a device of all tensors, gaps between pages included; on
+-- the CPU the same table.
+function cases.mirror(host, device)
+    if device == "cpu" then
+        return host
+    end
+    local there = {}
+    for name, value in pairs(host) do
+        if tensor.is_tensor(value) then
+            there[name] = value:mirror(device)
+        elseif type(value) == "table" then
+            there[name] = { value[1]:mirror(device), value[2]:mirror(device) }
+        else
+            there[name] = value
+        end
+    end
+    return there
+end
+
 -- Builds a case (from casefile.read) on a device.  Returns the arguments of quire.decode, out and
 -- lse included, and the same on the CPU, with its own out and lse, for the reference.  On the CPU
 -- both are one table.
@@ -173,21 +192,7 @@ function cases.build(case, device)
     else
         host.seq_len_q = case.seq_len_q
     end
-    if device == "cpu" then
-        return host, host
-    end
-
-    local there = {}
-    for name, value in pairs(host) do
-        if tensor.is_tensor(value) then
-            there[name] = value:mirror(device)
-        elseif type(value) == "table" then
-            there[name] = { value[1]:mirror(device), value[2]:mirror(device) }
-        else
-            there[name] = value
-        end
-    end
-    return there, host
+    return cases.mirror(host, device), host
 end
 
 return cases
