@@ -45,11 +45,9 @@ __device__ __forceinline__ void load_query(query_fragments<T> &q, const unsigned
         const int row = first_row + n * 8 + r;
 #pragma unroll
         for (int c = 0; c < T::ROW_CHUNKS; c += 4) {
-            constexpr int PANEL_CHUNKS = T::ROW_BYTES / 16;
-            const int panel = c / PANEL_CHUNKS, chunk = c % PANEL_CHUNKS + which;
+            const int panel = c / T::PANEL_CHUNKS, chunk = c % T::PANEL_CHUNKS + which;
             u32 v[4];
-            load_matrix_x4(v, smem_address(q_smem) + panel * T::ROWS * T::ROW_BYTES + row * T::ROW_BYTES +
-                                  T::swizzle(row, chunk) * 16);
+            load_matrix_x4(v, smem_address(q_smem) + panel * T::Q_ROWS * T::ROW_BYTES + T::place(row, chunk));
             if constexpr (T::FP8) {
 #pragma unroll
                 for (int pair = 0; pair < 2; pair++) {
@@ -86,9 +84,7 @@ __device__ __forceinline__ key_block find_keys(u32 tile_smem, int key, box_shape
 template <class T>
 __device__ __forceinline__ void qk(float (&s)[T::N_TILES][4], const query_fragments<T> &q, key_block k, int lane)
 {
-    constexpr int PANEL_CHUNKS = T::ROW_BYTES / 16;
     const int row = (lane & 7) + (lane >> 3 & 1) * 8, half = lane >> 4;
-    const u32 base = k.address + row * T::ROW_BYTES;
     float odd[T::N_TILES][4]; // a second chain of accumulation
 #pragma unroll
     for (int n = 0; n < T::N_TILES; n++)
@@ -98,8 +94,8 @@ __device__ __forceinline__ void qk(float (&s)[T::N_TILES][4], const query_fragme
 #pragma unroll
     for (int c = 0; c < T::ROW_CHUNKS; c += 2) {
         u32 a[4];
-        load_matrix_x4(a, base + (c / PANEL_CHUNKS) * k.panel_bytes +
-                              T::swizzle(row, c % PANEL_CHUNKS + half) * 16);
+        load_matrix_x4(a, k.address + (c / T::PANEL_CHUNKS) * k.panel_bytes +
+                              T::place(row, c % T::PANEL_CHUNKS + half));
         if constexpr (T::FP8) {
             u32 lo[4], hi[4];
 #pragma unroll
@@ -142,30 +138,37 @@ __device__ __forceinline__ void mask_scores(float (&s)[T::N_TILES][4], const row
 
 // Scores to weights relative to acc.max, packed as P^T's fragment.  The maximum is raised only when a
 // score exceeds it by 2^8: until then weights stay below 2^8, which 16 bits hold as well as below 1.
-template <class T>
-__device__ __forceinline__ void softmax(u32 (&w)[T::N_TILES][2], float (&s)[T::N_TILES][4], accumulator<T> &acc,
-                                        float scale)
+template <class T, int BLOCKS>
+__device__ __forceinline__ void softmax(u32 (&w)[BLOCKS][T::N_TILES][2], const float (&s)[BLOCKS][T::N_TILES][4],
+                                        accumulator<T> &acc, float scale)
 {
     constexpr float LAG = 8.0f;
+    float top[T::N_TILES][2]; // of this thread's keys
     bool rise = false;
 #pragma unroll
     for (int n = 0; n < T::N_TILES; n++)
 #pragma unroll
-        for (int j = 0; j < 2; j++)
-            rise |= fmaxf(s[n][j], s[n][j + 2]) * scale > acc.max[n][j] + LAG;
+        for (int j = 0; j < 2; j++) {
+            top[n][j] = fmaxf(s[0][n][j], s[0][n][j + 2]);
+#pragma unroll
+            for (int b = 1; b < BLOCKS; b++)
+                top[n][j] = fmaxf(top[n][j], fmaxf(s[b][n][j], s[b][n][j + 2]));
+            top[n][j] *= scale;
+            rise |= top[n][j] > acc.max[n][j] + LAG;
+        }
     if (__any_sync(0xffffffff, rise)) {
 #pragma unroll
         for (int n = 0; n < T::N_TILES; n++)
 #pragma unroll
             for (int j = 0; j < 2; j++) {
-                float top = fmaxf(s[n][j], s[n][j + 2]) * scale;
-                top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, 4));
-                top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, 8));
-                top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, 16));
-                top = fmaxf(top, acc.max[n][j]);
-                // nothing seen yet: 0 times whatever, and exp2(-inf + inf) must not be asked for
-                const float shrink = acc.max[n][j] == -INFINITY ? 0.0f : exp2_approx(acc.max[n][j] - top);
-                acc.max[n][j] = top;
+                float to = top[n][j];
+                to = fmaxf(to, __shfl_xor_sync(0xffffffff, to, 4));
+                to = fmaxf(to, __shfl_xor_sync(0xffffffff, to, 8));
+                to = fmaxf(to, __shfl_xor_sync(0xffffffff, to, 16));
+                to = fmaxf(to, acc.max[n][j]);
+                // nothing seen yet: exp2(-inf + inf) must not be asked for
+                const float shrink = acc.max[n][j] == -INFINITY ? 0.0f : exp2_approx(acc.max[n][j] - to);
+                acc.max[n][j] = to;
                 acc.sum[n][j] *= shrink;
 #pragma unroll
                 for (int m = 0; m < T::D_TILES; m++) {
@@ -175,17 +178,19 @@ __device__ __forceinline__ void softmax(u32 (&w)[T::N_TILES][2], float (&s)[T::N
             }
     }
 #pragma unroll
-    for (int n = 0; n < T::N_TILES; n++) {
-        float weight[4];
+    for (int b = 0; b < BLOCKS; b++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float top = acc.max[n][i & 1];
-            weight[i] = exp2_approx(fmaf(s[n][i], scale, top == -INFINITY ? 0.0f : -top));
-            acc.sum[n][i & 1] += weight[i];
+        for (int n = 0; n < T::N_TILES; n++) {
+            float weight[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float from = acc.max[n][i & 1];
+                weight[i] = exp2_approx(fmaf(s[b][n][i], scale, from == -INFINITY ? 0.0f : -from));
+                acc.sum[n][i & 1] += weight[i];
+            }
+            w[b][n][0] = transpose_8x8(pack_16<T::BF16>(weight[0], weight[1]));
+            w[b][n][1] = transpose_8x8(pack_16<T::BF16>(weight[2], weight[3]));
         }
-        w[n][0] = transpose_8x8(pack_16<T::BF16>(weight[0], weight[1]));
-        w[n][1] = transpose_8x8(pack_16<T::BF16>(weight[2], weight[3]));
-    }
 }
 
 // `live`: for the keys 2t, 2t+1 and 2t+8, 2t+9 all ones in the halves of keys that some row sees, else 0:
@@ -194,15 +199,13 @@ template <class T>
 __device__ __forceinline__ void pv(accumulator<T> &acc, const u32 (&w)[T::N_TILES][2], key_block v, const u32 (&live)[2],
                                    int lane)
 {
-    constexpr int PANEL_CHUNKS = T::ROW_BYTES / 16;
     if constexpr (T::FP8) {
         const int row = (lane & 7) + (lane >> 3 & 1) * 8, half = lane >> 4;
-        const u32 base = v.address + row * T::ROW_BYTES;
 #pragma unroll
         for (int c = 0; c < T::ROW_CHUNKS; c += 2) {
             u32 r[4];
-            load_matrix_x4_transposed(r, base + (c / PANEL_CHUNKS) * v.panel_bytes +
-                                             T::swizzle(row, c % PANEL_CHUNKS + half) * 16);
+            load_matrix_x4_transposed(r, v.address + (c / T::PANEL_CHUNKS) * v.panel_bytes +
+                                             T::place(row, c % T::PANEL_CHUNKS + half));
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 // {V[2t][2g], V[2t][2g+1], V[2t+1][2g], V[2t+1][2g+1]}: bring the pairs of one dim together
@@ -216,12 +219,11 @@ __device__ __forceinline__ void pv(accumulator<T> &acc, const u32 (&w)[T::N_TILE
         }
     } else {
         const int row = (lane & 7) + (lane >> 4) * 8, half = lane >> 3 & 1;
-        const u32 base = v.address + row * T::ROW_BYTES;
 #pragma unroll
         for (int c = 0; c < T::ROW_CHUNKS; c += 2) {
             u32 a[4];
-            load_matrix_x4_transposed(a, base + (c / PANEL_CHUNKS) * v.panel_bytes +
-                                             T::swizzle(row, c % PANEL_CHUNKS + half) * 16);
+            load_matrix_x4_transposed(a, v.address + (c / T::PANEL_CHUNKS) * v.panel_bytes +
+                                             T::place(row, c % T::PANEL_CHUNKS + half));
             a[0] &= live[0];
             a[1] &= live[0];
             a[2] &= live[1];
@@ -245,22 +247,34 @@ __device__ __forceinline__ void attend(accumulator<T> &acc, const query_fragment
                                        u32 k_smem, u32 v_smem, const row_info *rows, int slice, box_shape boxes,
                                        float scale, int lane)
 {
+    // two blocks of 16 keys at a time where there are two: their latencies overlap
+    constexpr int BLOCKS = T::WARP_KEYS >= 32 ? 2 : 1;
 #pragma unroll 1
-    for (int key = slice; key < slice + T::WARP_KEYS; key += 16) {
+    for (int key = slice; key < slice + T::WARP_KEYS; key += BLOCKS * 16) {
         const int k0 = tile.key0 + key;
-        if (k0 >= tile.hi || k0 + 16 <= tile.lo)
+        if (k0 >= tile.hi || k0 + BLOCKS * 16 <= tile.lo)
             continue;
-        float s[T::N_TILES][4];
-        qk<T>(s, q, find_keys<T>(k_smem, key, boxes), lane);
-        u32 live[2] = {0xffffffff, 0xffffffff};
+        float s[BLOCKS][T::N_TILES][4];
+#pragma unroll
+        for (int b = 0; b < BLOCKS; b++)
+            qk<T>(s[b], q, find_keys<T>(k_smem, key + b * 16, boxes), lane);
+        u32 live[BLOCKS][2];
+#pragma unroll
+        for (int b = 0; b < BLOCKS; b++)
+            live[b][0] = live[b][1] = 0xffffffff;
         if (tile.flags & TILE_MASKED) {
-            mask_scores<T>(s, rows, k0, lane);
-            live[0] = live_pair(k0 + lane % 4 * 2, tile);
-            live[1] = live_pair(k0 + lane % 4 * 2 + 8, tile);
+#pragma unroll
+            for (int b = 0; b < BLOCKS; b++) {
+                mask_scores<T>(s[b], rows, k0 + b * 16, lane);
+                live[b][0] = live_pair(k0 + b * 16 + lane % 4 * 2, tile);
+                live[b][1] = live_pair(k0 + b * 16 + lane % 4 * 2 + 8, tile);
+            }
         }
-        u32 w[T::N_TILES][2];
-        softmax<T>(w, s, acc, scale);
-        pv<T>(acc, w, find_keys<T>(v_smem, key, boxes), live, lane);
+        u32 w[BLOCKS][T::N_TILES][2];
+        softmax<T, BLOCKS>(w, s, acc, scale);
+#pragma unroll
+        for (int b = 0; b < BLOCKS; b++)
+            pv<T>(acc, w[b], find_keys<T>(v_smem, key + b * 16, boxes), live[b], lane);
     }
 }
 

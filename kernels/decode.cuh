@@ -16,25 +16,29 @@ template <class T>
 __device__ __forceinline__ void consume(const decode_params &p, const share &mine, unsigned char *smem, control<T> *ctl)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int key_warp = warp % T::KEY_WARPS, first_row = warp / T::KEY_WARPS * T::WARP_ROWS;
-    const box_shape boxes = tile_boxes<T>(p);
+    const int key_warp = warp % T::KEY_WARPS, slice = key_warp * T::WARP_KEYS;
     const u32 ring = smem_address(smem + T::OFF_RING);
+    auto *merge = reinterpret_cast<float *>(smem + T::OFF_MERGE);
     int stage = 0, slot = 0;
     u32 phase = 0, q_phase = 0;
     for (u64 left = mine.end - mine.start; left > 0;) { // items
         barrier_wait(smem_address(&ctl->q_full[slot]), q_phase);
-        const row_info *rows = reinterpret_cast<const row_info *>(smem + T::OFF_ROWS) + slot * T::ROWS;
+        const bool solo = T::SOLO && ctl->items[slot].solo;
+        const box_shape boxes = boxes_of<T>(p, solo);
+        const int first_row = solo ? key_warp * T::ROWS : warp / T::KEY_WARPS * T::WARP_ROWS;
+        const row_info *rows = reinterpret_cast<const row_info *>(smem + T::OFF_ROWS) + slot * T::Q_ROWS;
         query_fragments<T> q;
         load_query<T>(q, smem + T::OFF_Q + slot * T::Q_BYTES, first_row, lane);
         accumulator<T> acc;
         acc.clear();
         for (bool last = false; !last; left--) { // key tiles
             barrier_wait(smem_address(&ctl->full[stage]), phase);
-            const tile_info tile = ctl->tiles[stage];
+            tile_info tile = ctl->tiles[stage];
             last = tile.flags & TILE_LAST;
+            if (solo)
+                tile.key0 -= slice; // each warp's slice holds the same keys, of its own head
             const u32 k_smem = ring + stage * 2 * T::TILE_BYTES;
-            attend<T>(acc, q, tile, k_smem, k_smem + T::TILE_BYTES, rows + first_row, key_warp * T::WARP_KEYS, boxes,
-                      p.scale_log2, lane);
+            attend<T>(acc, q, tile, k_smem, k_smem + T::TILE_BYTES, rows + first_row, slice, boxes, p.scale_log2, lane);
             __syncwarp();
             if (lane == 0)
                 barrier_arrive(smem_address(&ctl->empty[stage]));
@@ -43,8 +47,10 @@ __device__ __forceinline__ void consume(const decode_params &p, const share &min
                 phase ^= 1;
             }
         }
-        finish_item<T>(p, mine, acc, reinterpret_cast<float *>(smem + T::OFF_MERGE), rows, ctl->items[slot], key_warp,
-                       first_row, lane);
+        if (solo)
+            finish_solo<T>(p, acc, merge + key_warp * T::ROWS * T::ACC_STRIDE, rows + first_row, lane);
+        else
+            finish_item<T>(p, mine, acc, merge, rows, ctl->items[slot], key_warp, first_row, lane);
         __syncwarp();
         if (lane == 0)
             barrier_arrive(smem_address(&ctl->q_empty[slot]));
@@ -99,18 +105,42 @@ __device__ __forceinline__ void decode(const decode_params &p)
         }
 #endif
     }
-    if (!(p.flags & DECODE_METADATA_STABLE))
+    // With the promise the metadata is read before the work before this launch is complete.  Without it
+    // that is done too, as a guess: what it leads to is only a prefetch, and it is checked afterwards.
+    const bool stable = p.flags & DECODE_METADATA_STABLE, early = stable || p.batch <= T::THREADS;
+    const bool producing = threadIdx.x >= T::CONSUMERS;
+    if (!early)
         wait_for_previous_grid();
-    find_share<T::ROWS, T::TILE>(p, mine, ctl->share_words);
+    raw_request own = {};
+    if (threadIdx.x < p.batch && p.batch <= T::THREADS)
+        own = load_request<true>(p, threadIdx.x);
+    find_share<T>(p, mine, ctl->share_words, own);
+    producer<T> from = {p, *mine, smem, ctl, static_cast<int>(threadIdx.x % 32), {}, {}};
+    if (producing && mine->index >= 0)
+        from.template start<true>();
+    wait_for_previous_grid();
+    if (early && !stable) {
+        bool changed = false;
+        if (threadIdx.x < p.batch) {
+            const raw_request now = load_request<true>(p, threadIdx.x);
+            changed = now != own;
+            own = now;
+        }
+        if (producing && mine->index >= 0)
+            from.pg = from.template find_page<true>(from.at.tile);
+        if (__syncthreads_or(changed)) {
+            find_share<T>(p, mine, ctl->share_words, own);
+            if (producing && mine->index >= 0)
+                from.template start<false>();
+        }
+    }
+    // only now: a grid that starts early may rely on all that came before this one
+    let_next_grid_start();
 
-    if (mine->index >= 0 && threadIdx.x >= T::CONSUMERS) {
-        producer<T> from = {p, *mine, smem, ctl, static_cast<int>(threadIdx.x % 32), tile_boxes<T>(p), {}};
-        from.run();
-    } else {
-        wait_for_previous_grid();
-        // only now: a grid that starts early may rely on all that came before this one
-        let_next_grid_start();
-        if (mine->index >= 0)
+    if (mine->index >= 0) {
+        if (producing)
+            from.run();
+        else
             consume<T>(p, *mine, smem, ctl);
     }
     if (p.flags & DECODE_PACKED)
@@ -123,11 +153,12 @@ __device__ __forceinline__ void decode(const decode_params &p)
 #define QUIRE_TMA_tma true
 #define QUIRE_TMA_wide true
 #define QUIRE_TMA_async false
-#define QUIRE_INSTANTIATE(family, dtype, elem, d, rows, tile, keyw, roww, stages, ctas)                          \
+#define QUIRE_INSTANTIATE(family, dtype, elem, d, rows, tile, keyw, roww, stages, ctas, solo)                    \
     extern "C" __global__ void __launch_bounds__((keyw * roww + 1) * 32, ctas)                                   \
         decode_##family##_##dtype##_d##d##_r##rows(const __grid_constant__ decode_params p)                      \
     {                                                                                                            \
-        using T = quire::traits<quire::element::dtype, elem, d, rows, tile, keyw, roww, stages, QUIRE_TMA_##family>; \
+        using T = quire::traits<quire::element::dtype, elem, d, rows, tile, keyw, roww, stages, solo,        \
+                                QUIRE_TMA_##family>;                                                             \
         if constexpr (!T::TMA || QUIRE_ARCH_HAS_TMA)                                                             \
             quire::decode<T>(p);                                                                                 \
     }

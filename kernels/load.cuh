@@ -3,7 +3,6 @@
 #pragma once
 
 #include "schedule.cuh"
-#include "traits.cuh"
 
 namespace quire {
 
@@ -14,53 +13,58 @@ struct producer {
     unsigned char *smem;
     control<T> *ctl;
     int lane;
-    box_shape boxes;
-    cursor<T::ROWS, T::TILE> at;
+    cursor<T> at;
 
-    // This lane's page of the cursor's tile: lanes 0..15 bring K's, 16..31 V's.
+    // This lane's page of a tile of the cursor's item: lanes 0..15 bring K's, 16..31 V's.
     struct page {
         bool live; // holds a key that some row sees; other pages are neither looked up nor read
-        int id;
+        int id, head, slot;
     };
+    page pg; // of the cursor's tile
 
     __device__ __forceinline__ int box() const { return lane & 15; }
+    __device__ __forceinline__ box_shape boxes() const { return boxes_of<T>(p, at.solo); }
 
-    __device__ __forceinline__ page find_page() const
+    template <bool EARLY = false>
+    __device__ __forceinline__ page find_page(int tile) const
     {
-        const int key = at.tile * T::TILE + (box() << boxes.shift);
+        const box_shape shape = boxes();
+        const int key = at.first_key(tile) + ((box() & (shape.count - 1)) << shape.shift);
+        const key_range sees = at.keys.some;
         page found;
-        found.live = box() < boxes.count && key < at.keys.hi && key + (1 << boxes.shift) > at.keys.lo &&
-                     at.keys.lo < at.keys.hi;
-        found.id = found.live ? p.indices[at.req.first_entry + (key >> p.page_shift)] : -1;
+        found.head = at.head + box() / shape.count;
+        found.slot = key & ((1 << p.page_shift) - 1);
+        found.live = box() < shape.count * at.heads() && found.head < p.kv_heads && key < sees.hi &&
+                     key + (1 << shape.shift) > sees.lo && sees.lo < sees.hi;
+        found.id = found.live ? load_int<EARLY>(p.indices + at.req.first_entry + (key >> p.page_shift)) : -1;
         return found;
     }
 
     // Rows, query and cut of the item at hand, into slot `slot`.
     __device__ __forceinline__ void stage_item(int slot)
     {
-        row_info *rows = reinterpret_cast<row_info *>(smem + T::OFF_ROWS) + slot * T::ROWS;
-        const int count = at.req.tokens * p.group;
-        for (int r = lane; r < T::ROWS; r += 32) {
-            const int row = at.rt * T::ROWS + r;
+        row_info *rows = reinterpret_cast<row_info *>(smem + T::OFF_ROWS) + slot * T::Q_ROWS;
+        const int count = at.req.tokens * p.group, staged = at.heads() * T::ROWS;
+        for (int r = lane; r < staged; r += 32) {
+            const int row = at.rt * T::ROWS + r % T::ROWS, head = at.head + r / T::ROWS;
             row_info info = {0, 0, -1, 0};
-            if (row < count) {
+            if (row < count && head < p.kv_heads) {
                 const int token = at.req.tokens == 1 ? 0 : row / p.group;
                 const key_range sees = visible_keys(p, at.req, token);
                 info.lo = sees.lo;
                 info.hi = sees.hi;
-                info.out_row = (at.req.first_token + token) * p.q_heads + at.head * p.group + row - token * p.group;
+                info.out_row = (at.req.first_token + token) * p.q_heads + head * p.group + row - token * p.group;
             }
             rows[r] = info;
         }
         __syncwarp();
         const u32 to = smem_address(smem + T::OFF_Q + slot * T::Q_BYTES);
-        for (int i = lane; i < T::ROWS * T::ROW_CHUNKS; i += 32) {
-            const int r = i / T::ROW_CHUNKS, c = i % T::ROW_CHUNKS, panel = c * 16 / T::ROW_BYTES;
+        for (int i = lane; i < staged * T::ROW_CHUNKS; i += 32) {
+            const int r = i / T::ROW_CHUNKS, c = i % T::ROW_CHUNKS;
             const int from = rows[r].out_row;
             const auto *source = static_cast<const unsigned char *>(p.query) +
                                  (static_cast<long long>(max(from, 0)) * T::D * T::ELEM_BYTES + c * 16);
-            copy_async_16(to + panel * T::ROWS * T::ROW_BYTES + r * T::ROW_BYTES +
-                              T::swizzle(r, c % (T::ROW_BYTES / 16)) * 16,
+            copy_async_16(to + c / T::PANEL_CHUNKS * (T::Q_ROWS * T::ROW_BYTES) + T::place(r, c % T::PANEL_CHUNKS),
                           source, from >= 0 ? 16 : 0);
         }
         barrier_arrive_after_copies(smem_address(&ctl->q_full[slot]));
@@ -70,6 +74,7 @@ struct producer {
             info.ends = at.item_end() <= mine.end;
             info.rank = info.begins ? 0 : mine.index - mine.of(at.item_start);
             info.last_rank = info.rank + (info.ends ? 0 : mine.of(at.item_end() - 1) - mine.index);
+            info.solo = at.solo;
             ctl->items[slot] = info;
             barrier_arrive(smem_address(&ctl->q_full[slot]));
         }
@@ -77,59 +82,65 @@ struct producer {
 
     __device__ __forceinline__ tile_info describe_tile(bool last) const
     {
-        const int key0 = at.tile * T::TILE;
-        const bool masked = key0 < at.common.lo || key0 + T::TILE > at.common.hi;
-        return {key0, at.keys.lo, at.keys.hi, (last ? TILE_LAST : 0) | (masked ? TILE_MASKED : 0)};
+        const int key0 = at.first_key(at.tile);
+        const bool masked = key0 < at.keys.all.lo || key0 + at.key_count() > at.keys.all.hi;
+        return {key0, at.keys.some.lo, at.keys.some.hi, (last ? TILE_LAST : 0) | (masked ? TILE_MASKED : 0)};
     }
 
 #if __CUDA_ARCH__ >= 900
-    __device__ __forceinline__ void copy_tile_tma(int stage, page pg, u64 policy)
+    __device__ __forceinline__ const tensor_map *map() const
+    {
+        return lane < 16 ? (at.solo ? &p.k_solo_map : &p.k_map) : (at.solo ? &p.v_solo_map : &p.v_map);
+    }
+
+    __device__ __forceinline__ void copy_tile_tma(int stage, u64 policy)
     {
         const u32 full = smem_address(&ctl->full[stage]);
-        const int box_bytes = T::D * T::ELEM_BYTES << boxes.shift;
+        const int box_bytes = T::D * T::ELEM_BYTES << boxes().shift;
         const int copies = __popc(__ballot_sync(0xffffffff, pg.live));
         if (lane == 0)
             barrier_arrive_expect(full, copies * box_bytes);
         __syncwarp();
         if (pg.live) {
-            const bool is_v = lane >= 16;
-            const u32 to = smem_address(smem + T::OFF_RING + stage * 2 * T::TILE_BYTES) + (is_v ? T::TILE_BYTES : 0) +
-                           box() * box_bytes;
-            const int slot = at.tile * T::TILE & ((1 << p.page_shift) - 1);
-            copy_box(to, is_v ? &p.v_map : &p.k_map, full, slot, at.head, pg.id, policy);
+            const u32 to = smem_address(smem + T::OFF_RING + stage * 2 * T::TILE_BYTES) +
+                           (lane < 16 ? 0 : T::TILE_BYTES) + box() * box_bytes;
+            copy_box(to, map(), full, pg.slot * T::ROW_BYTES / 128, pg.head, pg.id, policy);
         }
     }
 
-    __device__ __forceinline__ void prefetch_tile(page pg)
+    __device__ __forceinline__ void prefetch_tile(page of)
     {
-        if (pg.live)
-            prefetch_box(lane >= 16 ? &p.v_map : &p.k_map, at.tile * T::TILE & ((1 << p.page_shift) - 1), at.head,
-                         pg.id);
+        if (of.live)
+            prefetch_box(map(), of.slot * T::ROW_BYTES / 128, of.head, of.id);
     }
 #endif
 
-    __device__ __forceinline__ void copy_tile_async(int stage, page pg)
+    __device__ __forceinline__ void copy_tile_async(int stage)
     {
         const u32 ring = smem_address(smem + T::OFF_RING + stage * 2 * T::TILE_BYTES);
-        const int box_rows = 1 << boxes.shift, slot0 = at.tile * T::TILE & ((1 << p.page_shift) - 1);
-        const long long head = static_cast<long long>(at.head) << p.page_shift;
-        for (int i = lane; i < T::TILE * T::ROW_CHUNKS; i += 32) {
-            const int key = i / T::ROW_CHUNKS, c = i % T::ROW_CHUNKS, panel = c * 16 / T::ROW_BYTES;
-            const int b = key >> boxes.shift, r = key & (box_rows - 1);
+        const int shift = boxes().shift, box_rows = 1 << shift;
+#pragma unroll 1
+        for (int key = 0; key < T::TILE; key += 16) { // 16 keys of one page, contiguous in memory
+            const int b = key >> shift, r0 = key & (box_rows - 1);
             const bool live = __shfl_sync(0xffffffff, pg.live, b);
-            const int id = __shfl_sync(0xffffffff, pg.id, b);
+            const int id = __shfl_sync(0xffffffff, pg.id, b), slot = __shfl_sync(0xffffffff, pg.slot, b) + r0;
             if (!live)
                 continue;
             const bool inside = id >= 0 && id < p.pages;
             const long long page_id = inside ? id : 0;
-            const long long within = ((head + slot0 + r) * T::D) * T::ELEM_BYTES + c * 16;
-            const u32 to = ring + b * (box_rows * T::D * T::ELEM_BYTES) + panel * box_rows * T::ROW_BYTES +
-                           r * T::ROW_BYTES + T::swizzle(r, c % (T::ROW_BYTES / 16)) * 16;
-            copy_async_16(to, static_cast<const unsigned char *>(p.k) + page_id * p.k_page_stride + within,
-                          inside ? 16 : 0);
-            copy_async_16(to + T::TILE_BYTES,
-                          static_cast<const unsigned char *>(p.v) + page_id * p.v_page_stride + within,
-                          inside ? 16 : 0);
+            const long long within =
+                ((static_cast<long long>(at.head) << p.page_shift) + slot) * (T::D * T::ELEM_BYTES) + lane * 16;
+            const auto *k = static_cast<const unsigned char *>(p.k) + page_id * p.k_page_stride + within;
+            const auto *v = static_cast<const unsigned char *>(p.v) + page_id * p.v_page_stride + within;
+            const u32 to = ring + b * (box_rows * T::D * T::ELEM_BYTES) + r0 * T::ROW_BYTES;
+            const u32 panel_bytes = box_rows * T::ROW_BYTES, bytes = inside ? 16 : 0;
+#pragma unroll
+            for (int i = 0; i < T::ROW_CHUNKS / 2; i++) {
+                const int chunk = i * 32 + lane, r = chunk / T::ROW_CHUNKS, c = chunk % T::ROW_CHUNKS;
+                const u32 place = to + c / T::PANEL_CHUNKS * panel_bytes + T::place(r, c % T::PANEL_CHUNKS);
+                copy_async_16(place, k + i * 512, bytes);
+                copy_async_16(place + T::TILE_BYTES, v + i * 512, bytes);
+            }
         }
         const u32 full = smem_address(&ctl->full[stage]);
         barrier_arrive_after_copies(full);
@@ -138,17 +149,28 @@ struct producer {
             barrier_arrive(full);
     }
 
+    // Finds the share's first tile.  EARLY: and has L2 fetch the first tiles, which is right whatever the work
+    // before this launch still writes.
+    template <bool EARLY>
+    __device__ __forceinline__ void start()
+    {
+        at.template seek<EARLY>(p, mine);
+        pg = find_page<EARLY>(at.tile);
+#if __CUDA_ARCH__ >= 900
+        if constexpr (EARLY && T::TMA) {
+            prefetch_tile(pg);
+            constexpr int TILES = 65536 / (2 * T::TILE_BYTES); // as much as pays, measured
+            for (int tile = at.tile + 1; tile < at.tile_end && tile < at.tile + TILES; tile++)
+                prefetch_tile(find_page<EARLY>(tile));
+        }
+#endif
+    }
+
     __device__ __forceinline__ void run()
     {
-        at.seek(p, mine);
-        page pg = find_page();
 #if __CUDA_ARCH__ >= 900
         const u64 policy = p.flags & DECODE_READ_ONCE ? cache_policy_evict_first() : cache_policy_evict_normal();
-        if constexpr (T::TMA)
-            if (p.flags & DECODE_METADATA_STABLE)
-                prefetch_tile(pg);
 #endif
-        wait_for_previous_grid();
         int stage = 0, slot = 0;
         u32 phase = 0, q_phase = 0;
         bool first = true;
@@ -159,10 +181,10 @@ struct producer {
                 ctl->tiles[stage] = describe_tile(last);
             if constexpr (T::TMA) {
 #if __CUDA_ARCH__ >= 900
-                copy_tile_tma(stage, pg, policy);
+                copy_tile_tma(stage, policy);
 #endif
             } else {
-                copy_tile_async(stage, pg);
+                copy_tile_async(stage);
             }
             if (++stage == T::STAGES) {
                 stage = 0;
@@ -180,7 +202,7 @@ struct producer {
                 first = ++at.tile == at.tile_end;
                 if (first)
                     at.next_item(p);
-                pg = find_page();
+                pg = find_page(at.tile);
             }
         }
     }

@@ -24,22 +24,36 @@ struct row_part {
     float2 state; // maximum, sum
 };
 
-// Rescales to the larger maximum.  A part without keys has maximum -inf, and zeros (or NaN, if a live
-// key's score was NaN: then NaN is the answer).
+// What a part's sums are to be multiplied with when they become relative to `top`.  A part without keys
+// has maximum -inf, and zeros (or NaN, if a live key's score was NaN: then NaN is the answer).
+__device__ __forceinline__ float rescale(float max, float top)
+{
+    return max == -INFINITY ? 1.0f : exp2_approx(max - top);
+}
+
+template <int N>
+__device__ __forceinline__ void scale_part(row_part<N> &part, float top)
+{
+    const float w = rescale(part.state.x, top);
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        part.o[i] = make_float4(part.o[i].x * w, part.o[i].y * w, part.o[i].z * w, part.o[i].w * w);
+    part.state = make_float2(top, part.state.y * w);
+}
+
+// into += from; into is relative to its maximum, from's is no larger
 template <int N>
 __device__ __forceinline__ void add_part(row_part<N> &into, const row_part<N> &from)
 {
-    const float top = fmaxf(into.state.x, from.state.x);
-    const float a = into.state.x == -INFINITY ? 1.0f : exp2_approx(into.state.x - top);
-    const float b = from.state.x == -INFINITY ? 1.0f : exp2_approx(from.state.x - top);
+    const float w = rescale(from.state.x, into.state.x);
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        into.o[i].x = into.o[i].x * a + from.o[i].x * b;
-        into.o[i].y = into.o[i].y * a + from.o[i].y * b;
-        into.o[i].z = into.o[i].z * a + from.o[i].z * b;
-        into.o[i].w = into.o[i].w * a + from.o[i].w * b;
+        into.o[i].x += from.o[i].x * w;
+        into.o[i].y += from.o[i].y * w;
+        into.o[i].z += from.o[i].z * w;
+        into.o[i].w += from.o[i].w * w;
     }
-    into.state = make_float2(top, into.state.y * a + from.state.y * b);
+    into.state.y += from.state.y * w;
 }
 
 __device__ __forceinline__ float never_zero(float x) { return x == 0.0f ? -0.0f : x; }
@@ -117,6 +131,24 @@ __device__ __forceinline__ void store_accumulator(float *plane, accumulator<T> &
         }
 }
 
+// A solo warp's item is its own; `plane` and `rows` too.
+template <class T>
+__device__ __forceinline__ void finish_solo(const decode_params &p, accumulator<T> &acc, float *plane,
+                                            const row_info *rows, int lane)
+{
+    store_accumulator<T>(plane, acc, 0, lane);
+    __syncwarp();
+#pragma unroll 1
+    for (int unit = lane; unit < T::ROWS * T::D / 4; unit += 32) {
+        const int row = unit / (T::D / 4), dim = unit % (T::D / 4) * 4;
+        const float *from = plane + row * T::ACC_STRIDE;
+        if (rows[row].out_row >= 0)
+            store_out<T>(p, rows[row].out_row, dim, *reinterpret_cast<const float4 *>(from + dim),
+                         *reinterpret_cast<const float2 *>(from + T::D));
+    }
+    __syncwarp();
+}
+
 // All consumer threads; `rows` are the whole item's.
 template <class T>
 __device__ __forceinline__ void finish_item(const decode_params &p, const share &mine, accumulator<T> &acc, float *merge,
@@ -137,20 +169,24 @@ __device__ __forceinline__ void finish_item(const decode_params &p, const share 
 #pragma unroll 1
     for (int unit = threadIdx.x; unit < T::ROWS * STEP / 4; unit += T::CONSUMERS) {
         const int row = unit / (STEP / 4), dim = unit % (STEP / 4) * 4, place = row * T::ACC_STRIDE + dim;
-        row_part<N> part;
+        row_part<N> part, warps[T::KEY_WARPS];
 #pragma unroll
         for (int k = 0; k < T::KEY_WARPS; k++) {
             const float *from = merge + k * PLANE + place;
-            row_part<N> other;
 #pragma unroll
-            for (int i = 0; i < N; i++)
-                other.o[i] = *reinterpret_cast<const float4 *>(from + i * STEP);
-            other.state = *reinterpret_cast<const float2 *>(from - dim + T::D);
-            if (k == 0)
-                part = other;
-            else
-                add_part(part, other);
+            for (int j = 0; j < N; j++)
+                warps[k].o[j] = *reinterpret_cast<const float4 *>(from + j * STEP);
+            warps[k].state = *reinterpret_cast<const float2 *>(from - dim + T::D);
         }
+        float top = warps[0].state.x;
+#pragma unroll
+        for (int k = 1; k < T::KEY_WARPS; k++)
+            top = fmaxf(top, warps[k].state.x);
+        part = warps[0];
+        scale_part(part, top);
+#pragma unroll
+        for (int k = 1; k < T::KEY_WARPS; k++)
+            add_part(part, warps[k]);
 #pragma unroll 1
         for (int i = 0; i < todo.count; i += BATCH) {
             row_part<N> other[BATCH];
@@ -173,6 +209,11 @@ __device__ __forceinline__ void finish_item(const decode_params &p, const share 
                         missing |= !arrived(other[k].o[j]);
                 }
             } while (missing);
+            top = part.state.x;
+#pragma unroll
+            for (int k = 0; k < BATCH; k++)
+                top = fmaxf(top, other[k].state.x); // past the end: the last one again
+            scale_part(part, top);
 #pragma unroll
             for (int k = 0; k < BATCH; k++)
                 if (i + k < todo.count) {

@@ -22,7 +22,9 @@ enum decode_flags {
 };
 
 struct decode_params {
-    struct tensor_map k_map, v_map; /* [pages][Hkv][panel][slot][128 bytes]; Hopper kernels only */
+    /* [pages][Hkv][panel][slots][128 bytes], where 128 bytes hold part of a slot, or two slots of 64;
+     * boxes of a tile's slots of one page, and of a solo warp's (variants.h) */
+    struct tensor_map k_map, v_map, k_solo_map, v_solo_map;
     const void *query;              /* [total_q][Hq][D] */
     const void *k, *v;              /* [pages][Hkv][page_size][D], pages k_page_stride bytes apart */
     const int *indptr, *indices, *seq_lens, *qo_indptr;

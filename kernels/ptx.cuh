@@ -238,6 +238,21 @@ __device__ __forceinline__ float exp2_approx(float x)
     return y;
 }
 
+// ---- metadata ----
+
+// EARLY: before the work before this launch is complete.  Then it comes from L2 and leaves nothing in L1,
+// where a later load would find what stood there before that work wrote it.
+template <bool EARLY>
+__device__ __forceinline__ int load_int(const int *p)
+{
+    int v;
+    if constexpr (EARLY)
+        asm volatile("ld.global.cg.s32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    else
+        asm volatile("ld.global.s32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+
 // ---- words that pass between CTAs: relaxed, at the scope of the GPU ----
 
 __device__ __forceinline__ float4 load_relaxed(const float4 *p)

@@ -2,14 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // An item is (request, KV head, tile of ROWS query rows); its length is the number of key tiles that
-// any of its rows sees, and at least 1, because rows without keys are written too.  Items are ordered
+// any of its rows sees, and at least 1, because rows without keys are written too.  Of a request so short
+// that one warp's slice holds its keys, an item has KEY_WARPS heads (solo).  Items are ordered
 // by request, head, row tile, and laid end to end; share s of N is the s-th of N equal runs of tiles.
 // The CTA that is dispatched first takes the last share: a CTA that waits for another's partial
 // result (merge.cuh) waits only for higher shares, which are dispatched earlier.
 #pragma once
 
-#include "params.h"
-#include "ptx.cuh"
+#include "traits.cuh"
 
 namespace quire {
 
@@ -26,14 +26,21 @@ struct request {
 // As it stands in memory, so that it can be under way while other work is done.
 struct raw_request {
     int index, entry, entry_end, keys, token, token_end;
+
+    __device__ __forceinline__ bool operator!=(const raw_request &r) const
+    {
+        return entry != r.entry || entry_end != r.entry_end || keys != r.keys || token != r.token ||
+               token_end != r.token_end;
+    }
 };
 
+template <bool EARLY = false>
 __device__ __forceinline__ raw_request load_request(const decode_params &p, int b)
 {
-    raw_request r = {b, p.indptr[b], p.indptr[b + 1], p.seq_lens[b], 0, 0};
+    raw_request r = {b, load_int<EARLY>(p.indptr + b), load_int<EARLY>(p.indptr + b + 1), load_int<EARLY>(p.seq_lens + b), 0, 0};
     if (p.flags & DECODE_PACKED) {
-        r.token = p.qo_indptr[b];
-        r.token_end = p.qo_indptr[b + 1];
+        r.token = load_int<EARLY>(p.qo_indptr + b);
+        r.token_end = load_int<EARLY>(p.qo_indptr + b + 1);
     }
     return r;
 }
@@ -73,44 +80,71 @@ __device__ __forceinline__ key_range visible_keys(const decode_params &p, const 
     return v;
 }
 
-template <int ROWS>
+template <class T>
 __device__ __forceinline__ int row_tiles(const decode_params &p, const request &r)
 {
-    return (r.tokens * p.group + ROWS - 1) / ROWS;
+    return (r.tokens * p.group + T::ROWS - 1) / T::ROWS;
 }
 
-// The keys that some row of row tile `rt` sees: rows are token-major, so the first token sees the
-// earliest key and the last token the latest.
-template <int ROWS>
-__device__ __forceinline__ key_range tile_keys(const decode_params &p, const request &r, int rt)
+// The keys of one row tile: rows are token-major, so the first token sees the earliest key and the last
+// token the latest.
+struct tile_keys {
+    key_range some; // that some row sees
+    key_range all;  // that every row sees
+};
+
+template <class T>
+__device__ __forceinline__ tile_keys keys_of(const decode_params &p, const request &r, int rt)
 {
     int first = 0, last = 0;
     if (r.tokens > 1) {
-        first = rt * ROWS / p.group;
-        last = (min((rt + 1) * ROWS, r.tokens * p.group) - 1) / p.group;
+        first = rt * T::ROWS / p.group;
+        last = (min((rt + 1) * T::ROWS, r.tokens * p.group) - 1) / p.group;
     }
-    return {visible_keys(p, r, first).lo, visible_keys(p, r, last).hi};
+    const key_range a = visible_keys(p, r, first), z = visible_keys(p, r, last);
+    return {{a.lo, z.hi}, {z.lo, a.hi}};
 }
 
 // An item's run of key tiles, in units of TILE keys from the request's start.
-template <int TILE>
-__device__ __forceinline__ int first_tile(key_range k) { return k.lo < k.hi ? k.lo / TILE : 0; }
+template <class T>
+__device__ __forceinline__ int first_tile(key_range k) { return k.lo < k.hi ? k.lo / T::TILE : 0; }
 
-template <int TILE>
+template <class T>
 __device__ __forceinline__ int tile_count(key_range k)
 {
-    return k.lo < k.hi ? (k.hi + TILE - 1) / TILE - k.lo / TILE : 1;
+    return k.lo < k.hi ? (k.hi + T::TILE - 1) / T::TILE - k.lo / T::TILE : 1;
 }
 
-// Key tiles of one KV head of the request.
-template <int ROWS, int TILE>
-__device__ __forceinline__ int tiles_per_head(const decode_params &p, const request &r)
+// Whether a request's heads are packed.  Its keys start at solo_start.
+template <class T>
+__device__ __forceinline__ int solo_start(key_range k) { return k.lo / T::WARP_KEYS * T::WARP_KEYS; }
+
+template <class T>
+__device__ __forceinline__ bool is_solo(key_range k, int row_tile_count)
 {
-    int sum = 0;
-    const int n = row_tiles<ROWS>(p, r);
-    for (int rt = 0; rt < n; rt++)
-        sum += tile_count<TILE>(tile_keys<ROWS>(p, r, rt));
-    return sum;
+    return T::SOLO && row_tile_count == 1 && k.lo < k.hi && k.hi - solo_start<T>(k) <= T::WARP_KEYS;
+}
+
+// A request's items stand in `heads` groups of equal length.
+struct request_tiles {
+    int heads; // KV heads, or groups of KEY_WARPS of them
+    int each;  // key tiles of one, over all row tiles
+
+    __device__ __forceinline__ u64 total() const { return static_cast<u64>(heads) * each; }
+};
+
+template <class T>
+__device__ __forceinline__ request_tiles count_tiles(const decode_params &p, const request &r)
+{
+    const int n = row_tiles<T>(p, r);
+    request_tiles t = {p.kv_heads, 0};
+    for (int rt = 0; rt < n; rt++) {
+        const key_range k = keys_of<T>(p, r, rt).some;
+        if (is_solo<T>(k, n))
+            t.heads = (p.kv_heads + T::KEY_WARPS - 1) / T::KEY_WARPS;
+        t.each += tile_count<T>(k);
+    }
+    return t;
 }
 
 // 64-bit quotients of numbers that are nearly always small
@@ -159,9 +193,10 @@ __device__ __forceinline__ int share_count(u64 total, bool alike, int items)
     return even * 25 >= grid * 24 ? even : grid;
 }
 
-// All threads of the CTA take part.  `sums` holds a word per warp.
-template <int ROWS, int TILE>
-__device__ __forceinline__ void find_share(const decode_params &p, share *s, u64 *sums)
+// All threads of the CTA take part.  `sums` holds a word per warp.  `own`: the metadata of request
+// threadIdx.x, if there are at least as many threads as requests.
+template <class T>
+__device__ __forceinline__ void find_share(const decode_params &p, share *s, u64 *sums, const raw_request &own)
 {
     const int threads = blockDim.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int each = (p.batch + threads - 1) / threads;
@@ -169,14 +204,14 @@ __device__ __forceinline__ void find_share(const decode_params &p, share *s, u64
 
     u64 mine = 0;
     request req;
-    int items = 0; // of the last request this thread looked at
+    int items = 0;     // of a request; alike: as many, and as long, for all of this thread's
     bool alike = true;
     for (int b = first; b < last; b++) {
-        req = clamp_request(p, load_request(p, b));
-        const u64 here = static_cast<u64>(tiles_per_head<ROWS, TILE>(p, req)) * p.kv_heads;
-        alike &= b == first || here * (b - first) == mine;
-        items = row_tiles<ROWS>(p, req);
-        mine += here;
+        req = clamp_request(p, each == 1 ? own : load_request(p, b));
+        const request_tiles here = count_tiles<T>(p, req);
+        alike &= row_tiles<T>(p, req) == 1 && (b == first || (here.heads == items && here.total() * (b - first) == mine));
+        items = here.heads;
+        mine += here.total();
     }
     u64 before = mine; // inclusive scan
 #pragma unroll
@@ -187,11 +222,12 @@ __device__ __forceinline__ void find_share(const decode_params &p, share *s, u64
     }
     if (lane == 31)
         sums[warp] = before;
-    if (threadIdx.x == 0)
-        sums[31] = last > first ? mine / (last - first) : 0;
+    if (threadIdx.x == 0) { // what thread 0's requests look like
+        sums[30] = items;
+        sums[31] = mine / max(last - first, 1);
+    }
     __syncthreads();
-    // one row tile each, and as long as the first request's
-    alike &= first == last || (items == 1 && mine == sums[31] * (last - first));
+    alike &= first == last || (items == static_cast<int>(sums[30]) && mine == sums[31] * (last - first));
     alike = __syncthreads_and(alike);
     u64 total = 0;
     before -= mine;
@@ -201,7 +237,7 @@ __device__ __forceinline__ void find_share(const decode_params &p, share *s, u64
         total += sums[w];
     }
 
-    const int count = share_count(total, alike, p.batch * p.kv_heads);
+    const int count = share_count(total, alike, p.batch * static_cast<int>(sums[30]));
     const int index = count - 1 - static_cast<int>(blockIdx.x);
     if (index < 0) {
         if (threadIdx.x == 0)
@@ -217,7 +253,7 @@ __device__ __forceinline__ void find_share(const decode_params &p, share *s, u64
             if (last - first > 1)
                 for (;; b++) {
                     req = clamp_request(p, load_request(p, b));
-                    const u64 here = static_cast<u64>(tiles_per_head<ROWS, TILE>(p, req)) * p.kv_heads;
+                    const u64 here = count_tiles<T>(p, req).total();
                     if (offset < here)
                         break;
                     offset -= here;
@@ -235,57 +271,62 @@ __device__ __forceinline__ void find_share(const decode_params &p, share *s, u64
 }
 
 // The producer's place in the order of tiles.
-template <int ROWS, int TILE>
+template <class T>
 struct cursor {
     request req;
     raw_request ahead;   // the request after it, on its way
     int b, head, rt, row_tile_count;
-    key_range keys;      // that some row of the item sees
-    key_range common;    // that every row of it sees
+    tile_keys keys;
+    bool solo;
     int tile, tile_end;  // next key tile of the item, and one past its last
     u64 item_start;      // of the item in the launch's order
 
+    __device__ __forceinline__ int length() const { return tile_count<T>(keys.some); }
+    __device__ __forceinline__ u64 item_end() const { return item_start + length(); }
+    __device__ __forceinline__ int heads() const { return solo ? T::KEY_WARPS : 1; } // of the item
+
+    // The first key of the tile, and how many there are of one head.
+    __device__ __forceinline__ int first_key(int of_tile) const
+    {
+        return solo ? solo_start<T>(keys.some) : of_tile * T::TILE;
+    }
+    __device__ __forceinline__ int key_count() const { return solo ? T::WARP_KEYS : T::TILE; }
+
     __device__ __forceinline__ void enter_item(const decode_params &p)
     {
-        int first = 0, last = 0;
-        if (req.tokens > 1) {
-            first = rt * ROWS / p.group;
-            last = (min((rt + 1) * ROWS, req.tokens * p.group) - 1) / p.group;
-        }
-        const key_range a = visible_keys(p, req, first), z = visible_keys(p, req, last);
-        keys = {a.lo, z.hi};
-        common = {z.lo, a.hi};
-        tile = first_tile<TILE>(keys);
-        tile_end = tile + tile_count<TILE>(keys);
+        keys = keys_of<T>(p, req, rt);
+        solo = is_solo<T>(keys.some, row_tile_count);
+        tile = first_tile<T>(keys.some);
+        tile_end = tile + length();
     }
 
-    __device__ __forceinline__ void enter_request(const decode_params &p)
+    template <bool EARLY = false>
+    __device__ __forceinline__ void look_ahead(const decode_params &p)
     {
-        row_tile_count = row_tiles<ROWS>(p, req);
         if (b + 1 < p.batch)
-            ahead = load_request(p, b + 1);
+            ahead = load_request<EARLY>(p, b + 1);
     }
 
+    template <bool EARLY>
     __device__ __forceinline__ void seek(const decode_params &p, const share &s)
     {
         b = s.b;
         req = s.req;
-        u64 offset = s.offset;
-        const u32 per_head = tiles_per_head<ROWS, TILE>(p, req);
-        head = static_cast<int>(divide(offset, per_head));
-        offset -= static_cast<u64>(head) * per_head;
+        row_tile_count = row_tiles<T>(p, req);
+        const u32 each = count_tiles<T>(p, req).each;
+        const u32 group = static_cast<u32>(divide(s.offset, each));
+        u64 offset = s.offset - static_cast<u64>(group) * each;
         for (rt = 0;; rt++) {
             enter_item(p);
-            if (offset < tile_end - tile)
+            if (offset < length())
                 break;
-            offset -= tile_end - tile;
+            offset -= length();
         }
+        head = group * heads();
         item_start = s.start - offset;
         tile += static_cast<int>(offset);
-        enter_request(p);
+        look_ahead<EARLY>(p);
     }
-
-    __device__ __forceinline__ u64 item_end() const { return item_start + tile_count<TILE>(keys); }
 
     // To the item after the one at hand; the caller knows that there is one.
     __device__ __forceinline__ void next_item(const decode_params &p)
@@ -293,12 +334,14 @@ struct cursor {
         item_start = item_end();
         if (++rt == row_tile_count) {
             rt = 0;
-            if (++head == p.kv_heads) {
+            head += heads();
+            if (head >= p.kv_heads) {
                 head = 0;
                 do {
                     b++;
                     req = clamp_request(p, ahead);
-                    enter_request(p);
+                    row_tile_count = row_tiles<T>(p, req);
+                    look_ahead(p);
                 } while (row_tile_count == 0);
             }
         }

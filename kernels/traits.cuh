@@ -30,11 +30,13 @@ struct item_info {
     bool begins, ends; // its first, last tile is in this share
     int rank;          // of this share among those that hold a piece
     int last_rank;
+    bool solo;         // key warp w has head w of the item's heads to itself
 };
 
-template <element E, int ELEM, int D_, int ROWS_, int TILE_, int KEY_WARPS_, int ROW_WARPS_, int STAGES_, bool TMA_>
+template <element E, int ELEM, int D_, int ROWS_, int TILE_, int KEY_WARPS_, int ROW_WARPS_, int STAGES_,
+          bool SOLO_, bool TMA_>
 struct traits {
-    static constexpr bool BF16 = E == element::bf16, FP8 = E == element::fp8e4m3, TMA = TMA_;
+    static constexpr bool BF16 = E == element::bf16, FP8 = E == element::fp8e4m3, TMA = TMA_, SOLO = SOLO_;
     static constexpr int ELEM_BYTES = ELEM, D = D_, ROWS = ROWS_, TILE = TILE_, STAGES = STAGES_;
     static constexpr int KEY_WARPS = KEY_WARPS_, ROW_WARPS = ROW_WARPS_;
     static constexpr int CONSUMERS = KEY_WARPS * ROW_WARPS * 32, THREADS = CONSUMERS + 32;
@@ -43,29 +45,31 @@ struct traits {
     static constexpr int D_TILES = D / 16;          // of 16 output dims
     static constexpr int K_STEPS = D / 16;          // of 16 dims of QK's inner product
 
-    // In shared memory a key (a query row) is cut into panels of up to 128 bytes; within a panel the
-    // 16-byte chunks of a row are swizzled as the copy engine swizzles them.
-    static constexpr int ROW_BYTES = D * ELEM < 128 ? D * ELEM : 128;
-    static constexpr int PANELS = D * ELEM / ROW_BYTES;
-    static constexpr int ROW_CHUNKS = D * ELEM / 16; // over all panels
+    // In shared memory a key (a query row) is cut into panels of 128 bytes; rows of 64 bytes share 128 bytes
+    // with their neighbour.  Within a panel 16-byte chunks are swizzled as the copy engine swizzles them.
+    static constexpr int ROW_BYTES = D * ELEM < 128 ? D * ELEM : 128; // of one row in a panel
+    static constexpr int ROW_CHUNKS = D * ELEM / 16;                  // over all panels
+    static constexpr int PANEL_CHUNKS = ROW_BYTES / 16;
     static constexpr int ACC_STRIDE = LAYOUT_ACC_STRIDE(D);
 
     static constexpr int TILE_BYTES = LAYOUT_TILE_BYTES(ELEM, D, TILE);
-    static constexpr int Q_BYTES = LAYOUT_Q_BYTES(ELEM, D, ROWS);
+    static constexpr int Q_ROWS = LAYOUT_Q_ROWS(ROWS, KEY_WARPS, SOLO);
+    static constexpr int Q_BYTES = LAYOUT_Q_BYTES(ELEM, D, Q_ROWS);
     static constexpr int OFF_RING = 0; // K and V of stage 0, of stage 1, ...
     static constexpr int OFF_Q = OFF_RING + STAGES * 2 * TILE_BYTES;
     static constexpr int OFF_MERGE = OFF_Q + LAYOUT_Q_SLOTS * Q_BYTES;
     static constexpr int OFF_ROWS = OFF_MERGE + LAYOUT_MERGE_BYTES(D, ROWS, KEY_WARPS);
-    static constexpr int OFF_CONTROL = OFF_ROWS + LAYOUT_Q_SLOTS * ROWS * LAYOUT_ROW_BYTES;
-    static constexpr int TOTAL = LAYOUT_TOTAL_BYTES(ELEM, D, ROWS, TILE, KEY_WARPS, STAGES);
+    static constexpr int OFF_CONTROL = OFF_ROWS + LAYOUT_Q_SLOTS * Q_ROWS * LAYOUT_ROW_BYTES;
+    static constexpr int TOTAL = LAYOUT_TOTAL_BYTES(ELEM, D, ROWS, TILE, KEY_WARPS, STAGES, SOLO);
     static_assert(OFF_CONTROL + LAYOUT_CONTROL_BYTES + 1024 == TOTAL, "layout.h and traits.cuh agree");
     static_assert(sizeof(row_info) == LAYOUT_ROW_BYTES);
     static_assert(WARP_KEYS % 16 == 0 && WARP_ROWS % 8 == 0 && TILE <= 256);
 
-    // where chunk c of row r stands in its panel
-    __device__ static __forceinline__ int swizzle(int r, int c)
+    // where chunk c of row r stands in its panel, for c below PANEL_CHUNKS
+    __device__ static __forceinline__ u32 place(int r, int c)
     {
-        return ROW_BYTES == 128 ? c ^ (r & 7) : c ^ (r >> 1 & 3);
+        return ROW_BYTES == 128 ? r * 128 + ((c ^ (r & 7)) * 16)
+                                : (r >> 1) * 128 + (((r & 1) * 4 + c) ^ (r >> 1 & 7)) * 16;
     }
 };
 
@@ -81,18 +85,19 @@ struct control {
     u64 share_words[32];             // find_share's
 };
 
-// How pages lie in a stage: one box of box_rows slots for every page that the tile touches.
+// How pages lie in a stage: one box for every page that a tile, or a solo warp's slice, touches.
 struct box_shape {
-    int shift; // log2 of box_rows
-    int count; // boxes per tile
+    int shift; // log2 of the slots in a box
+    int count; // boxes per tile or slice
 };
 
+__host__ __device__ constexpr int log2(int x) { return x <= 1 ? 0 : 1 + log2(x / 2); }
+
 template <class T>
-__device__ __forceinline__ box_shape tile_boxes(const decode_params &p)
+__device__ __forceinline__ box_shape boxes_of(const decode_params &p, bool solo)
 {
-    constexpr int tile_shift = T::TILE == 16 ? 4 : T::TILE == 32 ? 5 : T::TILE == 64 ? 6 : T::TILE == 128 ? 7 : 8;
-    const int shift = min(p.page_shift, tile_shift);
-    return {shift, T::TILE >> shift};
+    const int shift = min(p.page_shift, solo ? log2(T::WARP_KEYS) : log2(T::TILE));
+    return {shift, (solo ? T::WARP_KEYS : T::TILE) >> shift};
 }
 
 } // namespace quire

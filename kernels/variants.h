@@ -16,56 +16,59 @@
  * SMs unequal; two CTAs per SM hide the end of an item behind the other CTA's loads while registers
  * allow it (168 per thread for 2 x 5 warps).  Where 8 rows do not fit one warp's registers beside
  * the output (D = 256: 64 accumulators per 8 rows), rows are spread over warps instead.
+ *
+ * solo: a request whose keys fit one warp's slice is packed, a head to each key warp, so that a tile is
+ * not mostly empty and warps need not meet.  It takes shared memory for all the heads' query rows.
  */
 #ifndef QUIRE_VARIANTS_H
 #define QUIRE_VARIANTS_H
 
-/*       family dtype     elem D    rows tile keyw roww stages ctas/SM */
+/*       family dtype  elem D   rows tile keyw roww stages ctas/SM solo */
 #define QUIRE_VARIANTS_D64_16(V, dtype)                     \
-    V(wide,  dtype, 2, 64,  8,  256, 8, 1, 2, 1)            \
-    V(tma,   dtype, 2, 64,  8,  128, 4, 1, 2, 2)            \
-    V(tma,   dtype, 2, 64,  16, 128, 4, 1, 2, 2)            \
-    V(tma,   dtype, 2, 64,  32, 128, 4, 2, 3, 1)            \
-    V(tma,   dtype, 2, 64,  64, 128, 1, 4, 3, 1)            \
-    V(async, dtype, 2, 64,  8,  128, 4, 1, 2, 1)            \
-    V(async, dtype, 2, 64,  16, 64,  2, 2, 3, 1)
+    V(wide,  dtype, 2, 64,  8,  256, 8, 1, 2, 1, 0)         \
+    V(tma,   dtype, 2, 64,  8,  128, 4, 1, 2, 2, 1)         \
+    V(tma,   dtype, 2, 64,  16, 128, 4, 1, 2, 2, 0)         \
+    V(tma,   dtype, 2, 64,  32, 128, 4, 2, 3, 1, 0)         \
+    V(tma,   dtype, 2, 64,  64, 128, 2, 4, 3, 1, 0)         \
+    V(async, dtype, 2, 64,  8,  128, 4, 1, 2, 1, 0)         \
+    V(async, dtype, 2, 64,  16, 64,  2, 2, 3, 1, 0)
 #define QUIRE_VARIANTS_D128_16(V, dtype)                    \
-    V(wide,  dtype, 2, 128, 8,  128, 8, 1, 2, 1)            \
-    V(tma,   dtype, 2, 128, 8,  64,  4, 1, 2, 2)            \
-    V(tma,   dtype, 2, 128, 16, 64,  4, 1, 2, 2)            \
-    V(tma,   dtype, 2, 128, 32, 64,  4, 2, 3, 1)            \
-    V(tma,   dtype, 2, 128, 64, 64,  1, 4, 3, 1)            \
-    V(async, dtype, 2, 128, 8,  64,  4, 1, 2, 1)            \
-    V(async, dtype, 2, 128, 16, 32,  2, 2, 3, 1)
+    V(wide,  dtype, 2, 128, 8,  128, 8, 1, 2, 1, 0)         \
+    V(tma,   dtype, 2, 128, 8,  64,  4, 1, 2, 2, 1)         \
+    V(tma,   dtype, 2, 128, 16, 64,  4, 1, 2, 2, 0)         \
+    V(tma,   dtype, 2, 128, 32, 64,  4, 2, 3, 1, 0)         \
+    V(tma,   dtype, 2, 128, 64, 64,  2, 4, 3, 1, 0)         \
+    V(async, dtype, 2, 128, 8,  64,  4, 1, 2, 1, 0)         \
+    V(async, dtype, 2, 128, 16, 32,  2, 2, 3, 1, 0)
 #define QUIRE_VARIANTS_D256_16(V, dtype)                    \
-    V(tma,   dtype, 2, 256, 8,  64,  4, 1, 2, 1)            \
-    V(tma,   dtype, 2, 256, 16, 64,  4, 2, 2, 1)            \
-    V(tma,   dtype, 2, 256, 32, 32,  2, 4, 3, 1)            \
-    V(tma,   dtype, 2, 256, 64, 32,  1, 4, 2, 1)            \
-    V(async, dtype, 2, 256, 8,  32,  2, 1, 2, 1)            \
-    V(async, dtype, 2, 256, 16, 16,  1, 2, 3, 1)
+    V(tma,   dtype, 2, 256, 8,  64,  4, 1, 2, 1, 1)         \
+    V(tma,   dtype, 2, 256, 16, 64,  4, 2, 2, 1, 0)         \
+    V(tma,   dtype, 2, 256, 32, 32,  2, 4, 3, 1, 0)         \
+    V(tma,   dtype, 2, 256, 64, 32,  1, 4, 2, 1, 0)         \
+    V(async, dtype, 2, 256, 8,  32,  2, 1, 2, 1, 0)         \
+    V(async, dtype, 2, 256, 16, 16,  1, 2, 3, 1, 0)
 #define QUIRE_VARIANTS_D64_8(V, dtype)                      \
-    V(wide,  dtype, 1, 64,  8,  256, 8, 1, 2, 1)            \
-    V(tma,   dtype, 1, 64,  8,  256, 4, 1, 2, 2)            \
-    V(tma,   dtype, 1, 64,  16, 256, 4, 1, 2, 2)            \
-    V(tma,   dtype, 1, 64,  32, 256, 4, 2, 3, 1)            \
-    V(tma,   dtype, 1, 64,  64, 256, 1, 4, 3, 1)            \
-    V(async, dtype, 1, 64,  8,  128, 4, 1, 3, 1)            \
-    V(async, dtype, 1, 64,  16, 64,  2, 2, 3, 1)
+    V(wide,  dtype, 1, 64,  8,  256, 8, 1, 2, 1, 0)         \
+    V(tma,   dtype, 1, 64,  8,  256, 4, 1, 2, 2, 1)         \
+    V(tma,   dtype, 1, 64,  16, 256, 4, 1, 2, 2, 0)         \
+    V(tma,   dtype, 1, 64,  32, 256, 4, 2, 3, 1, 0)         \
+    V(tma,   dtype, 1, 64,  64, 256, 2, 4, 3, 1, 0)         \
+    V(async, dtype, 1, 64,  8,  128, 4, 1, 3, 1, 0)         \
+    V(async, dtype, 1, 64,  16, 64,  2, 2, 3, 1, 0)
 #define QUIRE_VARIANTS_D128_8(V, dtype)                     \
-    V(wide,  dtype, 1, 128, 8,  256, 8, 1, 2, 1)            \
-    V(tma,   dtype, 1, 128, 8,  128, 4, 1, 2, 2)            \
-    V(tma,   dtype, 1, 128, 16, 128, 4, 1, 2, 2)            \
-    V(tma,   dtype, 1, 128, 32, 128, 4, 2, 3, 1)            \
-    V(tma,   dtype, 1, 128, 64, 128, 1, 4, 3, 1)            \
-    V(async, dtype, 1, 128, 8,  64,  4, 1, 3, 1)            \
-    V(async, dtype, 1, 128, 16, 32,  2, 2, 3, 1)
+    V(wide,  dtype, 1, 128, 8,  256, 8, 1, 2, 1, 0)         \
+    V(tma,   dtype, 1, 128, 8,  128, 4, 1, 2, 2, 1)         \
+    V(tma,   dtype, 1, 128, 16, 128, 4, 1, 2, 2, 0)         \
+    V(tma,   dtype, 1, 128, 32, 128, 4, 2, 3, 1, 0)         \
+    V(tma,   dtype, 1, 128, 64, 128, 2, 4, 3, 1, 0)         \
+    V(async, dtype, 1, 128, 8,  64,  4, 1, 3, 1, 0)         \
+    V(async, dtype, 1, 128, 16, 32,  2, 2, 3, 1, 0)
 #define QUIRE_VARIANTS_D256_8(V, dtype)                     \
-    V(tma,   dtype, 1, 256, 8,  64,  4, 1, 2, 2)            \
-    V(tma,   dtype, 1, 256, 16, 64,  4, 2, 3, 1)            \
-    V(tma,   dtype, 1, 256, 32, 64,  2, 4, 3, 1)            \
-    V(tma,   dtype, 1, 256, 64, 32,  1, 4, 2, 1)            \
-    V(async, dtype, 1, 256, 8,  32,  2, 1, 3, 1)            \
-    V(async, dtype, 1, 256, 16, 16,  1, 2, 3, 1)
+    V(tma,   dtype, 1, 256, 8,  64,  4, 1, 2, 2, 0)         \
+    V(tma,   dtype, 1, 256, 16, 64,  4, 2, 3, 1, 0)         \
+    V(tma,   dtype, 1, 256, 32, 64,  2, 4, 3, 1, 0)         \
+    V(tma,   dtype, 1, 256, 64, 32,  1, 4, 2, 1, 0)         \
+    V(async, dtype, 1, 256, 8,  32,  2, 1, 3, 1, 0)         \
+    V(async, dtype, 1, 256, 16, 16,  1, 2, 3, 1, 0)
 
 #endif

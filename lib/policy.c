@@ -15,7 +15,7 @@ struct variant {
     enum family family;
     quire_dtype dtype;
     int elem_bytes, head_dim, rows;
-    int tile, ctas_per_sm, threads;
+    int tile, solo_keys, ctas_per_sm, threads;
     size_t shared_bytes, slot_bytes;
     const char *image, *kernel;
 };
@@ -24,9 +24,10 @@ struct variant {
 #define DTYPE_bf16 QUIRE_DTYPE_BF16
 #define DTYPE_fp8e4m3 QUIRE_DTYPE_FP8E4M3
 
-#define ROW(family, dtype, elem, d, rows, tile, keyw, roww, stages, ctas)                          \
-    { family_##family, DTYPE_##dtype, elem, d, rows, tile, ctas, ((keyw) * (roww) + 1) * 32,       \
-      LAYOUT_TOTAL_BYTES(elem, d, rows, tile, keyw, stages), LAYOUT_SLOT_FLOATS(d, rows) * 4,      \
+#define ROW(family, dtype, elem, d, rows, tile, keyw, roww, stages, ctas, solo)                        \
+    { family_##family, DTYPE_##dtype, elem, d, rows, tile, (solo) * (tile) / (keyw), ctas,          \
+      ((keyw) * (roww) + 1) * 32,                                                                  \
+      LAYOUT_TOTAL_BYTES(elem, d, rows, tile, keyw, stages, solo), LAYOUT_SLOT_FLOATS(d, rows) * 4,      \
       "decode_" #dtype "_d" #d, "decode_" #family "_" #dtype "_d" #d "_r" #rows },
 
 static const struct variant variants[] = {
@@ -82,14 +83,13 @@ quire_status policy_plan(const struct problem *p, const struct device_limits *d,
     int grid = d->sm_count * v->ctas_per_sm;
     if (d->max_grid > 0 && grid > d->max_grid)
         grid = d->max_grid;
-    const int row_bytes = v->head_dim * v->elem_bytes;
     *plan = (struct launch_plan){
         .image = v->image, .kernel = v->kernel, .variant = (int)(v - variants),
         .grid = grid, .threads = v->threads, .shared_bytes = v->shared_bytes,
         .workspace_bytes = (size_t)grid * v->slot_bytes,
         .uses_tensor_maps = v->family != family_async,
-        .panel_bytes = row_bytes < 128 ? row_bytes : 128,
         .box_slots = p->page_size < v->tile ? p->page_size : v->tile,
+        .solo_box_slots = p->page_size < v->solo_keys ? p->page_size : v->solo_keys,
         .read_once = (int64_t)p->group * p->seq_len_q <= v->rows,
     };
     return QUIRE_OK;

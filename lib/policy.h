@@ -23,8 +23,8 @@ struct launch_plan {
     size_t shared_bytes;
     size_t workspace_bytes;
     bool uses_tensor_maps;
-    int panel_bytes;     /* of the tensor maps: bytes of a key in one swizzled panel, 64 or 128 */
-    int box_slots;       /* slots of a page in one box */
+    int box_slots;       /* slots of a page that one copy brings */
+    int solo_box_slots;  /* the same for k_solo_map and v_solo_map; 0: the kernel has no use for them */
     bool read_once;      /* one work item covers all the rows of a KV head */
 };
 

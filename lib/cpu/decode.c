@@ -228,38 +228,41 @@ static int list_blocks(const struct problem *p, const struct cursor *at, bool of
     int64_t stride = of_v ? p->v_page_stride : p->k_page_stride;
     int64_t row_bytes = (int64_t)p->head_dim * dtype_bytes(p->dtype), begin = (int64_t)at->chunk * CHUNK_KEYS;
     int64_t end = begin + CHUNK_KEYS;
-    int count = 0;
+    int count = 0, shift = __builtin_ctz((unsigned)p->page_size); /* sizes are powers of two */
 
     begin = begin > at->tile.key_begin ? begin / BLOCK_KEYS * BLOCK_KEYS : at->tile.key_begin / BLOCK_KEYS * BLOCK_KEYS;
     end = end < at->tile.key_end ? end : at->tile.key_end;
     cache += (int64_t)at->tile.kv_head * p->page_size * row_bytes;
     for (int64_t key = begin; key < end && count < most; key += BLOCK_KEYS)
-        blocks[count++] = cache + pages[key / p->page_size] * stride + key % p->page_size * row_bytes;
+        blocks[count++] = cache + pages[key >> shift] * stride + (key & (p->page_size - 1)) * row_bytes;
     return count;
 }
 
 /* Fills what rows see of a chunk whose first block begins at key `base`; false if all see all of it. */
 static bool list_visible(struct worker *w, int64_t base, int begin, int end)
 {
-    bool ragged = false;
+    int32_t last_row = w->tile.first_row + w->tile.rows - 1, from, to, ignored;
 
+    /* an earlier token sees no later end, a later token no earlier begin */
+    plan_visible(w->p, &w->tile, w->tile.first_row / w->p->group, &ignored, &to);
+    plan_visible(w->p, &w->tile, last_row / w->p->group, &from, &ignored);
+    if (from - base <= begin && to - base >= end)
+        return false;
     for (int r = 0; r < w->tile.rows; r++) {
-        int32_t from, to;
 
         plan_visible(w->p, &w->tile, (w->tile.first_row + r) / w->p->group, &from, &to);
         from = from - base < begin ? begin : from - base > end ? end : (int)(from - base);
         to = to - base > end ? end : to - base < from ? from : (int)(to - base);
         w->row_begin[r] = from;
         w->row_end[r] = to;
-        ragged |= from != begin || to != end;
     }
-    return ragged;
+    return true;
 }
 
 /* Computes the unit at `at`; `next` is the thread's next unit, or NULL, whose keys will be wanted soon. */
 static void compute_unit(struct worker *w, const struct cursor *at, const struct cursor *next, float *partial)
 {
-    const char *memory[2 * CHUNK_BLOCKS + AHEAD_BLOCKS];
+    const char *memory[2 * CHUNK_BLOCKS + AHEAD_BLOCKS + 1];
     int64_t first_key = (int64_t)at->chunk * CHUNK_KEYS, base;
     struct chunk chunk = {.memory = memory};
 
@@ -272,7 +275,7 @@ static void compute_unit(struct worker *w, const struct cursor *at, const struct
     chunk.blocks = list_blocks(w->p, at, false, CHUNK_BLOCKS, memory);
     chunk.memory_blocks = chunk.blocks + list_blocks(w->p, at, true, CHUNK_BLOCKS, memory + chunk.blocks);
     if (next != NULL && !tile_is_empty(&next->tile))
-        chunk.memory_blocks += list_blocks(w->p, next, false, AHEAD_BLOCKS, memory + chunk.memory_blocks);
+        chunk.memory_blocks += list_blocks(w->p, next, false, AHEAD_BLOCKS + 1, memory + chunk.memory_blocks);
     if (list_visible(w, base, chunk.begin, chunk.end)) {
         chunk.row_begin = w->row_begin;
         chunk.row_end = w->row_end;

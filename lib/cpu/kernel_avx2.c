@@ -56,12 +56,14 @@ VEC vec v_swap(vec a, const int n)
     return n == 1 ? _mm256_permute_ps(a, 0xb1) : n == 2 ? _mm256_permute_ps(a, 0x4e) : _mm256_permute2f128_ps(a, a, 1);
 }
 
-VEC vec v_sums(const vec *a)
+VEC vec v_quad(const vec *a)
 {
-    vec p = _mm256_hadd_ps(_mm256_hadd_ps(a[0], a[1]), _mm256_hadd_ps(a[2], a[3]));
-    vec q = _mm256_hadd_ps(_mm256_hadd_ps(a[4], a[5]), _mm256_hadd_ps(a[6], a[7]));
+    return _mm256_hadd_ps(_mm256_hadd_ps(a[0], a[1]), _mm256_hadd_ps(a[2], a[3]));
+}
 
-    return _mm256_add_ps(_mm256_permute2f128_ps(p, q, 0x20), _mm256_permute2f128_ps(p, q, 0x31));
+VEC vec v_join(const vec *q)
+{
+    return _mm256_add_ps(_mm256_permute2f128_ps(q[0], q[1], 0x20), _mm256_permute2f128_ps(q[0], q[1], 0x31));
 }
 
 VEC void v_pair_bf16(const void *p, vec *a, vec *b)

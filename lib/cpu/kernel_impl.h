@@ -12,7 +12,8 @@
  *     v_round             to the nearest integer
  *     v_ldexp(a, n, x)    a * 2^n where x is NaN or at least -126, else 0; n is x rounded
  *     v_swap(a, n)        lane i from lane i ^ n; n is a constant power of two
- *     v_sums(a[LANES])    lane i is the sum of a[i]
+ *     v_quad(a[4])        in each part of four lanes: the sums of these lanes of a[0] to a[3]
+ *     v_join(q[LANES/4])  lane 4i+j is the sum over q[i]'s lanes j of all parts
  *     v_pair_bf16 v_pair_fp16 v_pair_fp8(memory, &a, &b)   2 * LANES elements to two vectors
  *     v_tile_fp8(memory, a[TILE_VECTORS])                  TILE_VECTORS * LANES elements, in order
  *     BF16_DOT            1 if there is also, for vectors of 2 * LANES bf16 elements:
@@ -24,8 +25,7 @@
  * load gives even and odd elements by one shift and one mask, even ones first.  Queries pass through the
  * same loads, so that dot products pair what belongs together; finish puts the output in order.
  *
- * Scores, then weights, of a group of NR rows lie as vectors of NR rows x LANES/NR keys, as v_sums
- * leaves them: lane = row * LANES/NR + key.
+ * Scores, then weights, of a group of nr rows lie as [CHUNK_KEYS][nr].
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -49,6 +49,17 @@ INLINE size_t element_bytes(enum element element)
     return element == ELEMENT_FP8 || element == ELEMENT_FP8_DOT ? 1 : 2;
 }
 
+INLINE bool is_dot(enum element element)
+{
+    return element == ELEMENT_BF16_DOT || element == ELEMENT_FP8_DOT;
+}
+
+/* Of an element of the query, as load_query leaves it. */
+INLINE size_t query_bytes(enum element element)
+{
+    return is_dot(element) ? sizeof(uint16_t) : sizeof(float);
+}
+
 INLINE void load_pair(enum element element, const char *from, vec *a, vec *b)
 {
     if (element == ELEMENT_BF16)
@@ -70,10 +81,31 @@ INLINE void load_tile(enum element element, const char *from, vec *a)
         load_pair(element, from + (size_t)i * LANES * element_bytes(element), &a[i], &a[i + 1]);
 }
 
-INLINE void ask_for(const char *memory, size_t bytes)
+/* Memory that is asked for before its use: two blocks at a time, line by line in turn, the second half of
+ * the one while the first half of the next.  Blocks lie anywhere, and at the beginning of each the
+ * processor has to find its page and to see the direction; meanwhile the other block keeps memory busy. */
+struct ahead {
+    const char *now, *next;
+};
+
+/* What to ask for while block `at` is used from its byte `done` on. */
+INLINE struct ahead look_ahead(const struct chunk *chunk, int at, size_t done, size_t block_bytes)
 {
-    for (size_t at = 0; at < bytes; at += 64)
-        __builtin_prefetch(memory + at);
+    int first = at + AHEAD_BLOCKS, second = first + 1, last = chunk->memory_blocks - 1;
+    const char *const *memory = chunk->memory;
+
+    /* past the end of what is known, ask for what is there already */
+    return (struct ahead){memory[first <= last ? first : at] + (block_bytes + done) / 2,
+                          memory[second <= last ? second : at] + done / 2};
+}
+
+INLINE void ask(struct ahead *ahead)
+{
+    const char *asked = ahead->now;
+
+    __builtin_prefetch(asked);
+    ahead->now = ahead->next;
+    ahead->next = asked + 64;
 }
 
 /* 2^x for x up to 1, to a unit in the last place; 1 at 0; 0 below -126; NaN for NaN. */
@@ -175,8 +207,7 @@ static void load_query(struct rows *rows, const void *const *source)
         }
     }
     for (int r = rows->rows; r < rows->padded; r++) {
-        bool half = element == ELEMENT_BF16_DOT || element == ELEMENT_FP8_DOT;
-        size_t row_bytes = d * (half ? sizeof(uint16_t) : sizeof(float));
+        size_t row_bytes = d * query_bytes(element);
 
         memset((char *)rows->query + (size_t)r * row_bytes, 0, row_bytes);
     }
@@ -184,123 +215,84 @@ static void load_query(struct rows *rows, const void *const *source)
 
 /* ---- scores --------------------------------------------------------------------------------------- */
 
-/* LANES dot products: nr rows of the query with LANES/nr keys. */
-INLINE vec dot_products(const int nr, const enum element element, const char *keys, const float *query, size_t d)
+/* nr rows of the query with one key: for each a vector whose lanes add up to the dot product. */
+INLINE void dot_products(const int nr, const enum element element, const char *key, const void *query, size_t d,
+                         struct ahead *ahead, vec *sums)
 {
-    const int kn = LANES / nr;
-    size_t bytes = element_bytes(element), stride = d * bytes;
-    vec sums[LANES];
+    size_t bytes = element_bytes(element);
 
     UNROLL
-    for (int i = 0; i < LANES; i++)
-        sums[i] = v_set1(0.0f);
-    for (size_t x = 0; x < d; x += 2 * LANES) {
-        if (nr <= kn) { /* the smaller side stays in registers */
-            vec q[2 * LANES];
-
-            UNROLL
-            for (int r = 0; r < nr; r++) {
-                q[2 * r] = v_load(query + (size_t)r * d + x);
-                q[2 * r + 1] = v_load(query + (size_t)r * d + x + LANES);
-            }
-            UNROLL
-            for (int k = 0; k < kn; k++) {
-                vec a, b;
-
-                load_pair(element, keys + (size_t)k * stride + x * bytes, &a, &b);
-                UNROLL
-                for (int r = 0; r < nr; r++)
-                    sums[r * kn + k] = v_fma(b, q[2 * r + 1], v_fma(a, q[2 * r], sums[r * kn + k]));
-            }
-        } else {
-            vec a[LANES], b[LANES];
-
-            UNROLL
-            for (int k = 0; k < kn; k++)
-                load_pair(element, keys + (size_t)k * stride + x * bytes, &a[k], &b[k]);
-            UNROLL
-            for (int r = 0; r < nr; r++) {
-                vec qa = v_load(query + (size_t)r * d + x), qb = v_load(query + (size_t)r * d + x + LANES);
-
-                UNROLL
-                for (int k = 0; k < kn; k++)
-                    sums[r * kn + k] = v_fma(b[k], qb, v_fma(a[k], qa, sums[r * kn + k]));
-            }
-        }
-    }
-    return v_sums(sums);
-}
-
+    for (int r = 0; r < nr; r++)
+        sums[r] = v_set1(0.0f);
 #if BF16_DOT
-INLINE vec dot_products_bf16(const int nr, const enum element element, const char *keys, const uint16_t *query,
-                             size_t d)
-{
-    const int kn = LANES / nr;
-    size_t bytes = element_bytes(element), stride = d * bytes;
-    vec sums[LANES];
-
-    UNROLL
-    for (int i = 0; i < LANES; i++)
-        sums[i] = v_set1(0.0f);
-    for (size_t x = 0; x < d; x += 4 * LANES) {
-        vec_bf16 q[2 * LANES];
-
-        UNROLL
-        for (int r = 0; r < nr; r++) {
-            q[2 * r] = b_load(query + (size_t)r * d + x);
-            q[2 * r + 1] = b_load(query + (size_t)r * d + x + 2 * LANES);
-        }
-        UNROLL
-        for (int k = 0; k < kn; k++) {
-            const char *from = keys + (size_t)k * stride + x * bytes;
+    if (is_dot(element)) {
+        for (size_t x = 0; x < d; x += 4 * LANES) {
             vec_bf16 a, b;
 
+            UNROLL
+            for (size_t i = 0; i < 4 * LANES * bytes; i += 64)
+                ask(ahead);
             if (element == ELEMENT_FP8_DOT) {
-                b_pair_fp8(from, &a, &b);
+                b_pair_fp8(key + x, &a, &b);
             } else {
-                a = b_load(from);
-                b = b_load(from + 4 * LANES);
+                a = b_load(key + x * bytes);
+                b = b_load(key + x * bytes + 4 * LANES);
             }
             UNROLL
-            for (int r = 0; r < nr; r++)
-                sums[r * kn + k] = v_dot(v_dot(sums[r * kn + k], a, q[2 * r]), b, q[2 * r + 1]);
+            for (int r = 0; r < nr; r++) {
+                const uint16_t *q = (const uint16_t *)query + (size_t)r * d + x;
+
+                sums[r] = v_dot(v_dot(sums[r], a, b_load(q)), b, b_load(q + 2 * LANES));
+            }
+        }
+        return;
+    }
+#endif
+    for (size_t x = 0; x < d; x += 2 * LANES) {
+        vec a, b;
+
+        if (x * bytes % 64 == 0)
+            ask(ahead);
+        load_pair(element, key + x * bytes, &a, &b);
+        UNROLL
+        for (int r = 0; r < nr; r++) {
+            const float *q = (const float *)query + (size_t)r * d + x;
+
+            sums[r] = v_fma(b, v_load(q + LANES), v_fma(a, v_load(q), sums[r]));
         }
     }
-    return v_sums(sums);
 }
-#endif
 
-/* Scores of nr rows from `row` on, for every key group that holds a visible key. */
+/* Scores of nr rows from `row` on, for every vector that holds one of a visible key.  One key after the
+ * other, as they lie in memory: of several rows at once the hardware's prefetchers make a third less. */
 INLINE void score_rows(const int nr, const enum element element, const struct rows *rows, int row,
                        const struct chunk *chunk)
 {
-    const int kn = LANES / nr;
     size_t d = (size_t)rows->head_dim, stride = d * element_bytes(element);
+    const char *query = (const char *)rows->query + (size_t)row * d * query_bytes(element);
     float *scores = rows->scores + (size_t)row * CHUNK_KEYS;
-    bool half = element == ELEMENT_BF16_DOT || element == ELEMENT_FP8_DOT;
-    const char *query = (const char *)rows->query + (size_t)row * d * (half ? sizeof(uint16_t) : sizeof(float));
-    int key = chunk->begin & -kn;
+    int key = chunk->begin & -(LANES / nr);
 
     while (key < chunk->end) {
         int block = key / BLOCK_KEYS, stop = (block + 1) * BLOCK_KEYS;
-        const char *keys = chunk->memory[block];
-        const char *ahead = row == 0 && block + AHEAD_BLOCKS < chunk->memory_blocks
-                                ? chunk->memory[block + AHEAD_BLOCKS] : NULL;
+        size_t offset = (size_t)(key % BLOCK_KEYS) * stride;
+        const char *keys = chunk->memory[block] + offset;
+        struct ahead ahead = look_ahead(chunk, block, offset, BLOCK_KEYS * stride);
 
         stop = stop < chunk->end ? stop : chunk->end;
-        for (; key < stop; key += kn) {
-            size_t offset = (size_t)(key % BLOCK_KEYS) * stride;
-            vec s;
+        for (; key < stop; key += LANES / nr) {
+            vec quads[LANES / 4];
 
-            if (ahead != NULL)
-                ask_for(ahead + offset, (size_t)kn * stride);
-#if BF16_DOT
-            if (half)
-                s = dot_products_bf16(nr, element, keys + offset, (const uint16_t *)query, d);
-            else
-#endif
-                s = dot_products(nr, element, keys + offset, (const float *)query, d);
-            v_store(scores + (size_t)key * (size_t)nr, s);
+            UNROLL
+            for (int q = 0; q < LANES / 4; q++) {
+                vec sums[4];
+
+                UNROLL
+                for (int i = 0; i < 4; i += nr, keys += stride)
+                    dot_products(nr, element, keys, query, d, &ahead, sums + i);
+                quads[q] = v_quad(sums);
+            }
+            v_store(scores + key * nr, v_join(quads));
         }
     }
 }
@@ -320,88 +312,81 @@ INLINE void hide_keys(const int nr, const struct rows *rows, int row, const stru
         int end = own ? chunk->row_end[row + r] : chunk->end;
 
         for (int key = first; key < begin; key++)
-            scores[key / kn * LANES + r * kn + key % kn] = -INFINITY;
+            scores[key * nr + r] = -INFINITY;
         for (int key = end; key < last; key++)
-            scores[key / kn * LANES + r * kn + key % kn] = -INFINITY;
+            scores[key * nr + r] = -INFINITY;
     }
 }
 
-INLINE vec max_of_keys(const int kn, vec a)
+/* Over the keys of a vector, whose lanes are nr apart. */
+INLINE vec max_of_keys(const int nr, vec a)
 {
-    if (kn > 1)
-        a = v_max(a, v_swap(a, 1));
-    if (kn > 2)
-        a = v_max(a, v_swap(a, 2));
-#if LANES > 4
-    if (kn > 4)
-        a = v_max(a, v_swap(a, 4));
-#endif
-#if LANES > 8
-    if (kn > 8)
-        a = v_max(a, v_swap(a, 8));
-#endif
+    UNROLL
+    for (int n = nr; n < LANES; n *= 2)
+        a = v_max(a, v_swap(a, n));
     return a;
 }
 
-INLINE vec sum_of_keys(const int kn, vec a)
+INLINE vec sum_of_keys(const int nr, vec a)
 {
-    if (kn > 1)
-        a = v_add(a, v_swap(a, 1));
-    if (kn > 2)
-        a = v_add(a, v_swap(a, 2));
-#if LANES > 4
-    if (kn > 4)
-        a = v_add(a, v_swap(a, 4));
-#endif
-#if LANES > 8
-    if (kn > 8)
-        a = v_add(a, v_swap(a, 8));
-#endif
+    UNROLL
+    for (int n = nr; n < LANES; n *= 2)
+        a = v_add(a, v_swap(a, n));
     return a;
 }
 
-/* Scores become weights.  The maximum passes over NaN, whose weight is NaN all the same; a row of nothing
- * but -Inf has weights of 0. */
-INLINE void weights_of_rows(const int nr, const struct rows *rows, int row, const struct chunk *chunk,
-                            float *partial)
+/* The maximum passes over NaN, whose weight will be NaN all the same. */
+INLINE void max_of_rows(const int nr, const struct rows *rows, int row, const struct chunk *chunk, float *partial)
 {
-    const int kn = LANES / nr;
-    size_t first = (size_t)(chunk->begin & -kn) * (size_t)nr;
-    size_t last = (size_t)((chunk->end + kn - 1) & -kn) * (size_t)nr;
-    float *scores = rows->scores + (size_t)row * CHUNK_KEYS, lanes[LANES];
-    vec scale = v_set1(rows->scale), max = v_set1(-INFINITY), sum = v_set1(0.0f), base;
+    int first = (chunk->begin & -(LANES / nr)) * nr, end = chunk->end * nr;
+    const float *scores = rows->scores + (size_t)row * CHUNK_KEYS;
+    float lanes[LANES];
+    vec max = v_set1(-INFINITY);
 
-    for (size_t i = first; i < last; i += LANES)
+    for (int i = first; i < end; i += LANES)
         max = v_max(v_load(scores + i), max);
-    max = max_of_keys(kn, max);
-    base = v_or_zero(max);
-    for (size_t i = first; i < last; i += LANES) {
+    v_store(lanes, max_of_keys(nr, max));
+    for (int r = 0; r < nr; r++)
+        partial_max(partial, rows)[row + r] = lanes[r];
+}
+
+/* Scores of keys [begin, end) become weights, and are added to the rows' sums.  A row of nothing but -Inf
+ * has weights of 0. */
+INLINE void weights_of_rows(const int nr, const struct rows *rows, int row, const struct chunk *chunk, int begin,
+                            int end, float *partial)
+{
+    float *scores = rows->scores + (size_t)row * CHUNK_KEYS, *sums = partial_sum(partial, rows) + row;
+    const float *bases = partial_max(partial, rows) + row;
+    float lanes[LANES];
+    vec scale = v_set1(rows->scale), sum = v_set1(0.0f), base;
+
+    for (int i = 0; i < LANES; i++)
+        lanes[i] = bases[i % nr];
+    base = v_or_zero(v_load(lanes));
+    for (int i = (begin & -(LANES / nr)) * nr; i < end * nr; i += LANES) {
         vec weight = v_exp2(v_mul(v_sub(v_load(scores + i), base), scale));
 
         sum = v_add(sum, weight);
         v_store(scores + i, weight);
     }
-    sum = sum_of_keys(kn, sum);
-    v_store(lanes, max);
+    v_store(lanes, sum_of_keys(nr, sum));
     for (int r = 0; r < nr; r++)
-        partial_max(partial, rows)[row + r] = lanes[r * kn];
-    v_store(lanes, sum);
-    for (int r = 0; r < nr; r++)
-        partial_sum(partial, rows)[row + r] = lanes[r * kn];
+        sums[r] = begin == chunk->begin ? lanes[r] : sums[r] + lanes[r];
 }
 
 /* ---- weighted sum of V ---------------------------------------------------------------------------- */
 
-/* V is gone over once per tile of dimensions, so it is taken in parts that stay in the L1 cache. */
-enum { PASS_BLOCKS = 4 };
+/* V is gone over once per tile of dimensions, in parts that stay in the L1 cache. */
+enum { PASS_BLOCKS = AHEAD_BLOCKS };
 
 INLINE void weigh_rows(const int nr, const enum element element, const struct rows *rows, int row,
                        const struct chunk *chunk, int begin, int end, float *partial)
 {
-    const int kn = LANES / nr;
     size_t d = (size_t)rows->head_dim, bytes = element_bytes(element), stride = d * bytes;
+    size_t tile_bytes = TILE_VECTORS * LANES * bytes, block_bytes = BLOCK_KEYS * stride;
     const float *weights = rows->scores + (size_t)row * CHUNK_KEYS;
     float *out = partial + (size_t)row * d;
+    int part = chunk->blocks + begin / BLOCK_KEYS; /* first block of this part */
 
     for (size_t x = 0; x < d; x += TILE_VECTORS * LANES) {
         vec sums[4 * TILE_VECTORS];
@@ -414,23 +399,23 @@ INLINE void weigh_rows(const int nr, const enum element element, const struct ro
         for (int key = begin; key < end;) {
             int block = key / BLOCK_KEYS, place = chunk->blocks + block;
             int stop = (block + 1) * BLOCK_KEYS < end ? (block + 1) * BLOCK_KEYS : end;
-            size_t offset = (size_t)(key % BLOCK_KEYS) * stride + x * bytes;
-            const char *values = chunk->memory[place] + offset;
-            const char *ahead = row == 0 && place + AHEAD_BLOCKS < chunk->memory_blocks
-                                    ? chunk->memory[place + AHEAD_BLOCKS] + offset : NULL;
+            const char *values = chunk->memory[place] + (size_t)(key % BLOCK_KEYS) * stride + x * bytes;
+            const float *weight = weights + key * nr;
+            /* by the order of passes, at this block of this pass so many bytes of the part are done */
+            size_t done = (x * bytes * PASS_BLOCKS + (size_t)(place - part) * tile_bytes) * BLOCK_KEYS;
+            struct ahead ahead = look_ahead(chunk, part + (int)(done / block_bytes), done % block_bytes, block_bytes);
 
-            for (; key < stop; key++, values += stride) {
-                const float *weight = weights + key / kn * LANES + key % kn;
+            for (; key < stop; key++, values += stride, weight += nr) {
                 vec v[TILE_VECTORS];
 
-                if (ahead != NULL) {
-                    ask_for(ahead, TILE_VECTORS * LANES * bytes);
-                    ahead += stride;
-                }
+                if (tile_bytes >= 64 || key % 2 == 0)
+                    UNROLL
+                    for (size_t i = 0; i < tile_bytes; i += 64)
+                        ask(&ahead);
                 load_tile(element, values, v);
                 UNROLL
                 for (int r = 0; r < nr; r++) {
-                    vec w = v_set1(weight[r * kn]);
+                    vec w = v_set1(weight[r]);
 
                     UNROLL
                     for (int i = 0; i < TILE_VECTORS; i++)
@@ -447,7 +432,8 @@ INLINE void weigh_rows(const int nr, const enum element element, const struct ro
 /* ---- a chunk -------------------------------------------------------------------------------------- */
 
 #define SCORE(nr)                                                                                  \
-    static void score_##nr(const struct rows *rows, int row, const struct chunk *chunk)            \
+    static void score_##nr(const struct rows *rows, int row, const struct chunk *chunk,            \
+                           float *partial)                                                         \
     {                                                                                              \
         switch (score_element(rows)) {                                                             \
         case ELEMENT_BF16: score_rows(nr, ELEMENT_BF16, rows, row, chunk); break;                  \
@@ -456,20 +442,15 @@ INLINE void weigh_rows(const int nr, const enum element element, const struct ro
         case ELEMENT_BF16_DOT: score_rows(nr, ELEMENT_BF16_DOT, rows, row, chunk); break;          \
         case ELEMENT_FP8_DOT: score_rows(nr, ELEMENT_FP8_DOT, rows, row, chunk); break;            \
         }                                                                                          \
-    }
-
-#define WEIGHTS(nr)                                                                                \
-    static void weights_##nr(const struct rows *rows, int row, const struct chunk *chunk,          \
-                             float *partial)                                                       \
-    {                                                                                              \
         hide_keys(nr, rows, row, chunk);                                                           \
-        weights_of_rows(nr, rows, row, chunk, partial);                                            \
+        max_of_rows(nr, rows, row, chunk, partial);                                                \
     }
 
 #define WEIGH(nr)                                                                                  \
     static void weigh_##nr(const struct rows *rows, int row, const struct chunk *chunk, int begin, \
                            int end, float *partial)                                                \
     {                                                                                              \
+        weights_of_rows(nr, rows, row, chunk, begin, end, partial);                                \
         switch (element_of(rows->dtype)) {                                                         \
         case ELEMENT_BF16: weigh_rows(nr, ELEMENT_BF16, rows, row, chunk, begin, end, partial); break; \
         case ELEMENT_FP16: weigh_rows(nr, ELEMENT_FP16, rows, row, chunk, begin, end, partial); break; \
@@ -478,24 +459,18 @@ INLINE void weigh_rows(const int nr, const enum element element, const struct ro
     }
 
 SCORE(1) SCORE(2) SCORE(4)
-WEIGHTS(1) WEIGHTS(2) WEIGHTS(4)
 WEIGH(1) WEIGH(2) WEIGH(4)
 
 static void chunk_partial(const struct rows *rows, const struct chunk *chunk, float *partial)
 {
     int row = 0;
 
-    for (; row + 4 <= rows->padded; row += 4) {
-        score_4(rows, row, chunk);
-        weights_4(rows, row, chunk, partial);
-    }
-    if (row + 2 == rows->padded) {
-        score_2(rows, row, chunk);
-        weights_2(rows, row, chunk, partial);
-    } else if (row + 1 == rows->padded) {
-        score_1(rows, row, chunk);
-        weights_1(rows, row, chunk, partial);
-    }
+    for (; row + 4 <= rows->padded; row += 4)
+        score_4(rows, row, chunk, partial);
+    if (row + 2 == rows->padded)
+        score_2(rows, row, chunk, partial);
+    else if (row + 1 == rows->padded)
+        score_1(rows, row, chunk, partial);
     for (int begin = chunk->begin, end; begin < chunk->end; begin = end) {
         end = (begin / BLOCK_KEYS + PASS_BLOCKS) * BLOCK_KEYS;
         end = end < chunk->end ? end : chunk->end;
@@ -510,31 +485,36 @@ static void chunk_partial(const struct rows *rows, const struct chunk *chunk, fl
 
 /* ---- merge, finish -------------------------------------------------------------------------------- */
 
-/* 2^x of one number, by the same polynomial. */
-static float exp2_of(float x)
-{
-    float lanes[LANES];
-
-    v_store(lanes, v_exp2(v_set1(x)));
-    return lanes[0];
-}
-
+/* Both partials' factors come of vectors of LANES rows. */
 static void merge_partials(const struct rows *rows, float *left, float *right)
 {
     float *left_max = partial_max(left, rows), *left_sum = partial_sum(left, rows);
     const float *right_max = partial_max(right, rows), *right_sum = partial_sum(right, rows);
     size_t d = (size_t)rows->head_dim;
+    vec scale = v_set1(rows->scale);
 
-    for (int r = 0; r < rows->padded; r++) {
-        float max = left_max[r] > right_max[r] ? left_max[r] : right_max[r];
-        float base = max == -INFINITY ? 0.0f : max;
-        float a = exp2_of((left_max[r] - base) * rows->scale), b = exp2_of((right_max[r] - base) * rows->scale);
-        vec wa = v_set1(a), wb = v_set1(b);
+    for (int first = 0; first < rows->padded; first += LANES) {
+        int count = rows->padded - first < LANES ? rows->padded - first : LANES;
+        float a[LANES] = {0}, b[LANES] = {0}, bases[LANES];
+        vec max, base;
 
-        left_max[r] = max;
-        left_sum[r] = left_sum[r] * a + right_sum[r] * b;
-        for (size_t x = (size_t)r * d; x < ((size_t)r + 1) * d; x += LANES)
-            v_store(left + x, v_fma(v_load(right + x), wb, v_mul(v_load(left + x), wa)));
+        memcpy(a, left_max + first, (size_t)count * sizeof *a);
+        memcpy(b, right_max + first, (size_t)count * sizeof *b);
+        max = v_max(v_load(a), v_load(b));
+        base = v_or_zero(max);
+        v_store(bases, max);
+        memcpy(left_max + first, bases, (size_t)count * sizeof *bases);
+        v_store(a, v_exp2(v_mul(v_sub(v_load(a), base), scale)));
+        v_store(b, v_exp2(v_mul(v_sub(v_load(b), base), scale)));
+        for (int r = 0; r < count; r++) {
+            vec wa = v_set1(a[r]), wb = v_set1(b[r]);
+            float *to = left + (size_t)(first + r) * d;
+            const float *from = right + (size_t)(first + r) * d;
+
+            left_sum[first + r] = left_sum[first + r] * a[r] + right_sum[first + r] * b[r];
+            for (size_t x = 0; x < d; x += LANES)
+                v_store(to + x, v_fma(v_load(from + x), wb, v_mul(v_load(to + x), wa)));
+        }
     }
 }
 

@@ -66,13 +66,15 @@ VEC vec v_swap(vec a, const int n)
     return n == 1 ? (vec){a[1], a[0], a[3], a[2]} : (vec){a[2], a[3], a[0], a[1]};
 }
 
-VEC vec v_sums(const vec *a)
+VEC vec v_quad(const vec *a)
 {
     vec even = {a[0][0], a[1][0], a[2][0], a[3][0]}, odd = {a[0][1], a[1][1], a[2][1], a[3][1]};
     vec even2 = {a[0][2], a[1][2], a[2][2], a[3][2]}, odd2 = {a[0][3], a[1][3], a[2][3], a[3][3]};
 
     return (even + even2) + (odd + odd2);
 }
+
+VEC vec v_join(const vec *q) { return q[0]; }
 
 VEC bits v_words(const void *p)
 {

@@ -42,27 +42,23 @@ VEC vec v_swap(vec a, const int n)
                     : _mm512_shuffle_f32x4(a, a, 0x4e);
 }
 
-/* Four vectors to one: in each 128-bit part, the four sums over that part. */
-VEC vec v_sums_in_parts(vec a, vec b, vec c, vec d)
+VEC vec v_quad(const vec *a)
 {
-    vec ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
-    vec cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+    vec p = _mm512_add_ps(_mm512_unpacklo_ps(a[0], a[1]), _mm512_unpackhi_ps(a[0], a[1]));
+    vec q = _mm512_add_ps(_mm512_unpacklo_ps(a[2], a[3]), _mm512_unpackhi_ps(a[2], a[3]));
 
-    return _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
+    return _mm512_add_ps(_mm512_shuffle_ps(p, q, 0x44), _mm512_shuffle_ps(p, q, 0xee));
 }
 
-/* Two vectors to one: even parts plus odd parts. */
+/* Even 128-bit parts plus odd ones. */
 VEC vec v_add_parts(vec a, vec b)
 {
     return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
 }
 
-VEC vec v_sums(const vec *a)
+VEC vec v_join(const vec *q)
 {
-    vec p = v_sums_in_parts(a[0], a[1], a[2], a[3]), q = v_sums_in_parts(a[4], a[5], a[6], a[7]);
-    vec r = v_sums_in_parts(a[8], a[9], a[10], a[11]), s = v_sums_in_parts(a[12], a[13], a[14], a[15]);
-
-    return v_add_parts(v_add_parts(p, q), v_add_parts(r, s));
+    return v_add_parts(v_add_parts(q[0], q[1]), v_add_parts(q[2], q[3]));
 }
 
 VEC void v_pair_of_bf16(__m512i u, vec *a, vec *b)

@@ -89,22 +89,34 @@ static quire_status encode_maps(const struct driver *driver, const struct proble
                                 struct decode_params *params)
 {
     const int32_t elem_bytes = p->dtype == QUIRE_DTYPE_FP8E4M3 ? 1 : 2;
-    struct cache_shape shape = {
-        .base = p->k,
-        .page_stride = p->k_page_stride,
-        .pages = params->pages,
-        .kv_heads = p->kv_heads,
-        .page_size = p->page_size,
-        .row_bytes = p->head_dim * elem_bytes,
-        .elem_bytes = elem_bytes,
-        .panel_bytes = plan->panel_bytes,
-        .box_slots = plan->box_slots,
+    const struct {
+        const void *base;
+        int64_t page_stride;
+        int32_t box_slots;
+        struct tensor_map *map;
+    } maps[] = {
+        { p->k, p->k_page_stride, plan->box_slots, &params->k_map },
+        { p->v, p->v_page_stride, plan->box_slots, &params->v_map },
+        { p->k, p->k_page_stride, plan->solo_box_slots, &params->k_solo_map },
+        { p->v, p->v_page_stride, plan->solo_box_slots, &params->v_solo_map },
     };
-    quire_status status = tensor_map_get(driver, &shape, &params->k_map);
+    quire_status status = QUIRE_OK;
 
-    shape.base = p->v;
-    shape.page_stride = p->v_page_stride;
-    return status == QUIRE_OK ? tensor_map_get(driver, &shape, &params->v_map) : status;
+    for (int i = 0; i < 4 && status == QUIRE_OK; i++) {
+        const struct cache_shape shape = {
+            .base = maps[i].base,
+            .page_stride = maps[i].page_stride,
+            .pages = params->pages,
+            .kv_heads = p->kv_heads,
+            .page_size = p->page_size,
+            .row_bytes = p->head_dim * elem_bytes,
+            .elem_bytes = elem_bytes,
+            .box_slots = maps[i].box_slots,
+        };
+        if (shape.box_slots > 0)
+            status = tensor_map_get(driver, &shape, maps[i].map);
+    }
+    return status;
 }
 
 static quire_status launch(const struct device *device, CUkernel kernel, const struct launch_plan *plan,

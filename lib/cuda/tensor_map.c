@@ -20,15 +20,15 @@ _Static_assert(sizeof(struct tensor_map) == sizeof(CUtensorMap), "params.h and c
 
 static quire_status encode(const struct driver *driver, const struct cache_shape *shape, struct tensor_map *map)
 {
-    const int32_t panel = shape->panel_bytes;
-    const cuuint64_t extent[] = { (cuuint64_t)(panel / shape->elem_bytes), (cuuint64_t)shape->page_size,
-                                  (cuuint64_t)(shape->row_bytes / panel), (cuuint64_t)shape->kv_heads,
-                                  (cuuint64_t)shape->pages };
-    const cuuint64_t stride[] = { (cuuint64_t)shape->row_bytes, (cuuint64_t)panel,
-                                  (cuuint64_t)shape->page_size * (cuuint64_t)shape->row_bytes,
+    enum { PANEL = 128 };
+    const int32_t fold = shape->row_bytes < PANEL ? PANEL / shape->row_bytes : 1; /* slots in a row */
+    const int32_t row = shape->row_bytes * fold;
+    const cuuint64_t extent[] = { (cuuint64_t)(PANEL / shape->elem_bytes), (cuuint64_t)(shape->page_size / fold),
+                                  (cuuint64_t)(row / PANEL), (cuuint64_t)shape->kv_heads, (cuuint64_t)shape->pages };
+    const cuuint64_t stride[] = { (cuuint64_t)row, PANEL, (cuuint64_t)shape->page_size * (cuuint64_t)shape->row_bytes,
                                   (cuuint64_t)shape->page_stride };
-    const cuuint32_t box[] = { (cuuint32_t)(panel / shape->elem_bytes), (cuuint32_t)shape->box_slots,
-                               (cuuint32_t)(shape->row_bytes / panel), 1, 1 };
+    const cuuint32_t box[] = { (cuuint32_t)(PANEL / shape->elem_bytes), (cuuint32_t)(shape->box_slots / fold),
+                               (cuuint32_t)(row / PANEL), 1, 1 };
     const cuuint32_t every[] = { 1, 1, 1, 1, 1 };
     CUtensorMap encoded;
 
@@ -36,8 +36,7 @@ static quire_status encode(const struct driver *driver, const struct cache_shape
     DRIVER_CALL(driver, cuTensorMapEncodeTiled, &encoded,
                 shape->elem_bytes == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16, 5,
                 (void *)(uintptr_t)shape->base, extent, stride, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                panel == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
-                CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     memcpy(map, &encoded, sizeof encoded);
     return QUIRE_OK;
 }

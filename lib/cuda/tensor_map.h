@@ -15,14 +15,15 @@ struct cache_shape {
     int64_t pages;          /* a box of a page id beyond them, or below 0, reads as zeros */
     int32_t kv_heads;
     int32_t page_size;      /* slots */
-    int32_t row_bytes;      /* of one slot of one head, a power of 2 from 64 */
+    int32_t row_bytes;      /* of one slot of one head: 64, or a multiple of 128 */
     int32_t elem_bytes;
-    int32_t panel_bytes;    /* of a row that lie together in shared memory: 64 or 128 */
     int32_t box_slots;      /* slots of a page that one copy brings */
+    int32_t unused;
 };
 
-/* The map for boxes of box_slots slots of one page and head, cut into panels that are swizzled in
- * shared memory: coordinates {0, slot, 0, head, page}.
+/* The map for boxes of box_slots slots of one page and head, cut into panels of 128 bytes that are
+ * swizzled in shared memory: coordinates {0, slot, 0, head, page}, or {0, slot / 2, 0, head, page} where two
+ * slots of 64 bytes share a panel's row, as the copy engine is slow with rows shorter than 128.
  * Maps are kept in a table that threads share without a lock, as encoding one takes the driver up to a
  * microsecond. DEVICE: the driver does not take the shape. */
 quire_status tensor_map_get(const struct driver *driver, const struct cache_shape *shape, struct tensor_map *map);
