@@ -16,7 +16,8 @@ AM_LDFLAGS = -no-install
 
 script_tests = \
 	%D%/0001-library.sh \
-	%D%/0002-install.sh
+	%D%/0002-install.sh \
+	%D%/0003-readme.sh
 
 TESTS += $(check_PROGRAMS) $(script_tests)
 EXTRA_DIST += $(script_tests)
