@@ -99,7 +99,7 @@ unusable("decode --window 4", "^quire decode: window_left: .*VALUE%)\n$", "a win
 unusable("decode --dtype float", "%-%-dtype", "no such dtype")
 unusable("decode --device gpu", "%-%-device: expected cpu or cuda:N, got 'gpu'", "no such kind of device")
 unusable("decode --device cuda:99", "^quire decode: device cuda:99: there is no such device", "no such device")
-unusable("decode --lens 2000000000x4", "^quire decode: ", "more memory than there is")
+unusable("decode --lens 2000000000x4", "quire decode: cpu: cannot allocate %d+ bytes\n$", "more memory than there is")
 unusable("decode --nonsense", "unknown option '%-%-nonsense'", "an unknown option")
 unusable("nonsense", "unknown command 'nonsense'", "an unknown command")
 unusable("", "Usage: quire", "no command")
