@@ -262,7 +262,7 @@ static bool list_visible(struct worker *w, int64_t base, int begin, int end)
 /* Computes the unit at `at`; `next` is the thread's next unit, or NULL, whose keys will be wanted soon. */
 static void compute_unit(struct worker *w, const struct cursor *at, const struct cursor *next, float *partial)
 {
-    const char *memory[2 * CHUNK_BLOCKS + AHEAD_BLOCKS + 1];
+    const char *memory[2 * CHUNK_BLOCKS + AHEAD_BLOCKS + AHEAD_STREAMS - 1];
     int64_t first_key = (int64_t)at->chunk * CHUNK_KEYS, base;
     struct chunk chunk = {.memory = memory};
 
@@ -275,7 +275,7 @@ static void compute_unit(struct worker *w, const struct cursor *at, const struct
     chunk.blocks = list_blocks(w->p, at, false, CHUNK_BLOCKS, memory);
     chunk.memory_blocks = chunk.blocks + list_blocks(w->p, at, true, CHUNK_BLOCKS, memory + chunk.blocks);
     if (next != NULL && !tile_is_empty(&next->tile))
-        chunk.memory_blocks += list_blocks(w->p, next, false, AHEAD_BLOCKS + 1, memory + chunk.memory_blocks);
+        chunk.memory_blocks += list_blocks(w->p, next, false, AHEAD_BLOCKS + AHEAD_STREAMS - 1, memory + chunk.memory_blocks);
     if (list_visible(w, base, chunk.begin, chunk.end)) {
         chunk.row_begin = w->row_begin;
         chunk.row_end = w->row_end;

@@ -12,10 +12,10 @@
 
 #include "cpu/plan.h"
 
-#ifndef AB
-#define AB 4
-#endif
-enum { AHEAD_BLOCKS = AB }; /* how far before its use memory is asked for */
+enum {
+    AHEAD_BLOCKS = 2,  /* how far before its use memory is asked for */
+    AHEAD_STREAMS = 4  /* blocks that are asked for in turn */
+};
 
 /* A tile's rows as a kernel sees them.  Rows are taken 4, 2 or 1 at a time, so `padded` is `rows`, or one
  * more where 3 are left over; a padding row is a query of zeros whose result nobody reads. */
@@ -31,7 +31,7 @@ struct rows {
 
 /* One unit's keys. */
 struct chunk {
-    /* BLOCK_KEYS rows of K each, then as many of V, then up to AHEAD_BLOCKS + 1 of what comes next */
+    /* BLOCK_KEYS rows of K each, then as many of V, then up to AHEAD_BLOCKS + AHEAD_STREAMS - 1 of what comes next */
     const char *const *memory;
     int blocks, memory_blocks;
     int begin, end;              /* keys that any row sees, counted from the first block's */

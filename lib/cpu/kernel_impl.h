@@ -81,31 +81,38 @@ INLINE void load_tile(enum element element, const char *from, vec *a)
         load_pair(element, from + (size_t)i * LANES * element_bytes(element), &a[i], &a[i + 1]);
 }
 
-/* Memory that is asked for before its use: two blocks at a time, line by line in turn, the second half of
- * the one while the first half of the next.  Blocks lie anywhere, and at the beginning of each the
- * processor has to find its page and to see the direction; meanwhile the other block keeps memory busy. */
+/* Memory that is asked for before its use, of AHEAD_STREAMS blocks in turn, each a share further than the
+ * next.  Blocks lie anywhere: at the beginning of each the processor has to find its page and to see where
+ * it goes, and meanwhile the other blocks keep memory busy. */
 struct ahead {
-    const char *now, *next;
+    const char *stream[AHEAD_STREAMS];
 };
 
 /* What to ask for while block `at` is used from its byte `done` on. */
 INLINE struct ahead look_ahead(const struct chunk *chunk, int at, size_t done, size_t block_bytes)
 {
-    int first = at + AHEAD_BLOCKS, second = first + 1, last = chunk->memory_blocks - 1;
-    const char *const *memory = chunk->memory;
+    struct ahead ahead;
 
-    /* past the end of what is known, ask for what is there already */
-    return (struct ahead){memory[first <= last ? first : at] + (block_bytes + done) / 2,
-                          memory[second <= last ? second : at] + done / 2};
+    UNROLL
+    for (int i = 0; i < AHEAD_STREAMS; i++) {
+        int block = at + AHEAD_BLOCKS + i;
+
+        /* past the end of what is known, ask for what is there already */
+        block = block < chunk->memory_blocks ? block : at;
+        ahead.stream[i] = chunk->memory[block] + ((size_t)(AHEAD_STREAMS - 1 - i) * block_bytes + done) / AHEAD_STREAMS;
+    }
+    return ahead;
 }
 
 INLINE void ask(struct ahead *ahead)
 {
-    const char *asked = ahead->now;
+    const char *asked = ahead->stream[0];
 
     __builtin_prefetch(asked);
-    ahead->now = ahead->next;
-    ahead->next = asked + 64;
+    UNROLL
+    for (int i = 1; i < AHEAD_STREAMS; i++)
+        ahead->stream[i - 1] = ahead->stream[i];
+    ahead->stream[AHEAD_STREAMS - 1] = asked + 64;
 }
 
 /* 2^x for x up to 1, to a unit in the last place; 1 at 0; 0 below -126; NaN for NaN. */
@@ -215,59 +222,74 @@ static void load_query(struct rows *rows, const void *const *source)
 
 /* ---- scores --------------------------------------------------------------------------------------- */
 
-/* nr rows of the query with one key: for each a vector whose lanes add up to the dot product. */
-INLINE void dot_products(const int nr, const enum element element, const char *key, const void *query, size_t d,
-                         struct ahead *ahead, vec *sums)
+/* nr rows of the query with kn keys: for each pair a vector whose lanes add up to the dot product. */
+INLINE void dot_products(const int nr, const int kn, const enum element element, const char *keys,
+                         const void *query, size_t d, struct ahead *ahead, vec *sums)
 {
-    size_t bytes = element_bytes(element);
+    size_t bytes = element_bytes(element), stride = d * bytes;
 
     UNROLL
-    for (int r = 0; r < nr; r++)
-        sums[r] = v_set1(0.0f);
+    for (int i = 0; i < kn * nr; i++)
+        sums[i] = v_set1(0.0f);
 #if BF16_DOT
     if (is_dot(element)) {
         for (size_t x = 0; x < d; x += 4 * LANES) {
-            vec_bf16 a, b;
+            vec_bf16 a[4], b[4];
 
             UNROLL
-            for (size_t i = 0; i < 4 * LANES * bytes; i += 64)
-                ask(ahead);
-            if (element == ELEMENT_FP8_DOT) {
-                b_pair_fp8(key + x, &a, &b);
-            } else {
-                a = b_load(key + x * bytes);
-                b = b_load(key + x * bytes + 4 * LANES);
+            for (int k = 0; k < kn; k++) {
+                const char *key = keys + (size_t)k * stride + x * bytes;
+
+                UNROLL
+                for (size_t i = 0; i < 4 * LANES * bytes; i += 64)
+                    ask(ahead);
+                if (element == ELEMENT_FP8_DOT) {
+                    b_pair_fp8(key, &a[k], &b[k]);
+                } else {
+                    a[k] = b_load(key);
+                    b[k] = b_load(key + 4 * LANES);
+                }
             }
             UNROLL
             for (int r = 0; r < nr; r++) {
                 const uint16_t *q = (const uint16_t *)query + (size_t)r * d + x;
+                vec_bf16 qa = b_load(q), qb = b_load(q + 2 * LANES);
 
-                sums[r] = v_dot(v_dot(sums[r], a, b_load(q)), b, b_load(q + 2 * LANES));
+                UNROLL
+                for (int k = 0; k < kn; k++)
+                    sums[k * nr + r] = v_dot(v_dot(sums[k * nr + r], a[k], qa), b[k], qb);
             }
         }
         return;
     }
 #endif
     for (size_t x = 0; x < d; x += 2 * LANES) {
-        vec a, b;
+        vec a[4], b[4];
 
-        if (x * bytes % 64 == 0)
-            ask(ahead);
-        load_pair(element, key + x * bytes, &a, &b);
+        UNROLL
+        for (int k = 0; k < kn; k++) {
+            if (x * bytes % 64 == 0)
+                ask(ahead);
+            load_pair(element, keys + (size_t)k * stride + x * bytes, &a[k], &b[k]);
+        }
         UNROLL
         for (int r = 0; r < nr; r++) {
             const float *q = (const float *)query + (size_t)r * d + x;
+            vec qa = v_load(q), qb = v_load(q + LANES);
 
-            sums[r] = v_fma(b, v_load(q + LANES), v_fma(a, v_load(q), sums[r]));
+            UNROLL
+            for (int k = 0; k < kn; k++)
+                sums[k * nr + r] = v_fma(b[k], qb, v_fma(a[k], qa, sums[k * nr + r]));
         }
     }
 }
 
-/* Scores of nr rows from `row` on, for every vector that holds one of a visible key.  One key after the
- * other, as they lie in memory: of several rows at once the hardware's prefetchers make a third less. */
+/* Scores of nr rows from `row` on, for every vector that holds one of a visible key.  Few keys at a time,
+ * and so nearly in the order of memory: of many rows at once the processor's own prefetching makes less. */
 INLINE void score_rows(const int nr, const enum element element, const struct rows *rows, int row,
                        const struct chunk *chunk)
 {
+    const int kn = nr < 4 ? 4 / nr : LANES > 4 ? 2 : 1; /* keys that share a load of the query */
     size_t d = (size_t)rows->head_dim, stride = d * element_bytes(element);
     const char *query = (const char *)rows->query + (size_t)row * d * query_bytes(element);
     float *scores = rows->scores + (size_t)row * CHUNK_KEYS;
@@ -284,13 +306,13 @@ INLINE void score_rows(const int nr, const enum element element, const struct ro
             vec quads[LANES / 4];
 
             UNROLL
-            for (int q = 0; q < LANES / 4; q++) {
-                vec sums[4];
+            for (int q = 0; q < LANES / 4; q += kn * nr / 4, keys += (size_t)kn * stride) {
+                vec sums[8];
 
+                dot_products(nr, kn, element, keys, query, d, &ahead, sums);
                 UNROLL
-                for (int i = 0; i < 4; i += nr, keys += stride)
-                    dot_products(nr, element, keys, query, d, &ahead, sums + i);
-                quads[q] = v_quad(sums);
+                for (int i = 0; i < kn * nr / 4; i++)
+                    quads[q + i] = v_quad(sums + 4 * i);
             }
             v_store(scores + key * nr, v_join(quads));
         }
