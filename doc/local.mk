@@ -3,5 +3,5 @@
 # To add a page: append it to dist_man_MANS. An example goes to dist_doc_DATA, which installs it beside
 # the documentation, and to a test of t/.
 # SPDX-License-Identifier: Apache-2.0
-dist_doc_DATA = README.md NEWS.md COPYING %D%/example.c %D%/example.lua
+dist_doc_DATA = README.md NEWS.md COPYING %D%/example.c %D%/example.lua %D%/lua.md
 dist_man_MANS += %D%/quire.1 %D%/quire.3

@@ -546,5 +546,6 @@ return {
     new = new,
     from_dlpack = from_dlpack,
     is_tensor = is_tensor,
+    methods = methods,
     compact_strides = compact_strides,
 }
