@@ -158,13 +158,13 @@ quire_status cuda_decode(const struct problem *p, void *stream)
     if (status != QUIRE_OK)
         return status;
     policy_params(p, &plan, &params);
-    if (plan.uses_tensor_maps)
-        status = encode_maps(device->driver, p, &plan, &params);
-    if (status == QUIRE_OK)
-        status = device_enter(device, &scope);
+    status = device_enter(device, &scope);
     if (status != QUIRE_OK)
         return status;
-    status = device_kernel(device, &scope, &plan, &kernel);
+    if (plan.uses_tensor_maps)
+        status = encode_maps(device->driver, p, &plan, &params); /* wants a current context */
+    if (status == QUIRE_OK)
+        status = device_kernel(device, &scope, &plan, &kernel);
     if (status == QUIRE_OK)
         status = launch(device, kernel, &plan, &params, stream);
     device_leave(device, &scope);
