@@ -21,6 +21,8 @@ dist_luaquire_DATA = \
 	%D%/quire/measure.lua \
 	%D%/quire/memory.lua \
 	%D%/quire/normal.lua \
+	%D%/quire/sample.lua \
+	%D%/quire/strides.lua \
 	%D%/quire/subset.lua \
 	%D%/quire/supported.lua \
 	%D%/quire/tensor.lua \
@@ -37,8 +39,7 @@ dist_luacommand_DATA = \
 	%D%/quire/command/info.lua \
 	%D%/quire/command/options.lua \
 	%D%/quire/command/plot.lua \
-	%D%/quire/command/progress.lua \
-	%D%/quire/command/sample.lua
+	%D%/quire/command/progress.lua
 
 nodist_luaquire_DATA = %D%/quire/cdef.lua %D%/quire/paths.lua
 

@@ -121,6 +121,28 @@ same(empty.indptr:totable(), { 0 }, "a batch of nobody: indptr")
 is(empty.seq_lens.numel, 0, "seq_lens")
 is(empty.max_seq_len, 1, "and a max_seq_len that decode accepts")
 
+-- A batch that goes on in the same tensors.
+local going = cache:batch({ a, b }, { indices = 6, max_seq_len = 64 })
+is(going.indices.numel, 6, "room for indices")
+is(going.max_seq_len, 64, "a bound on the lengths")
+local address = going.indices.pointer
+b:extend(17)
+going:update { b, a }
+same(going.seq_lens:totable(), { 33, 33 }, "update: seq_lens")
+same(going.indptr:totable(), { 0, 3, 6 }, "update: indptr")
+same(going.indices:totable(), { b.pages[1], b.pages[2], b.pages[3], a.pages[1], a.pages[2], a.pages[3] },
+    "update: indices")
+ok(going.indices.pointer == address, "update: in place")
+raises(function() going:update { a } end, "expected 2 sequences, got 1", "update: fewer sequences")
+a:extend(16)
+raises(function() going:update { a, b } end, "room for 6 page ids, got 7", "update: no room")
+raises(function() cache:batch({ b }, { indices = 9, max_seq_len = 40 }):update { a } end, "at most max_seq_len 40 keys, got 49",
+    "update: too long")
+raises(function() cache:batch({ a }, { max_len = 4 }) end, "unknown argument 'max_len'", "a misspelt option")
+a = cache:fork(a, 33)
+collectgarbage()
+collectgarbage()
+
 -- Poison reaches all that is not owned, and nothing else.
 for _, form in ipairs { "combined", "tuple" } do
     local pool = new_cache { form = form, page_stride_pad = 16, pages = 3 }

@@ -77,7 +77,7 @@ works("decode" .. on .. "--dtype fp8e4m3 --lens '3000 1'", "fp8e4m3 to fp8e4m3.*
 
 -- A batch whose reference would take long is checked by a sample, the dearest and the cheapest in it.
 do
-    local sample = require "quire.command.sample"
+    local sample = require "quire.sample"
     local costs = { 5, 9, 1, 5, 5, 5 }
     tap.same(sample(costs, 30, "seed"), { 0, 1, 2, 3, 4, 5 }, "sample: all within the budget")
     tap.same(sample(costs, 5, "seed"), { 1, 2 }, "sample: the dearest and the cheapest")

@@ -12,7 +12,7 @@ local cases = require "quire.cases"
 local measure = require "quire.measure"
 local memory = require "quire.memory"
 local normal = require "quire.normal"
-local sample = require "quire.command.sample"
+local sample = require "quire.sample"
 local subset = require "quire.subset"
 local tensor = require "quire.tensor"
 

@@ -13,6 +13,7 @@ local library = require "quire.library"
 local dtype = require "quire.dtype"
 local memory = require "quire.memory"
 local normal = require "quire.normal"
+local strides_of = require "quire.strides"
 local tensor = require "quire.tensor"
 
 local Cache, Sequence = {}, {}
@@ -50,7 +51,7 @@ local function new(arguments)
     local plane = { pages, options.kv_heads, options.page_size, options.head_dim }
 
     local function allocate(shape)
-        local strides = tensor.compact_strides(shape)
+        local strides = strides_of.compact(shape)
         strides[1] = strides[1] + pad
         return tensor.new { shape = shape, strides = strides, dtype = element.name, device = options.device }
     end
@@ -327,13 +328,15 @@ end
 
 -- ---- batches -------------------------------------------------------------------------------------
 
--- The CSR metadata of a list of sequences as int32 tensors on the cache's device: indptr [B+1],
--- indices, seq_lens [B]; and max_seq_len, the largest length (1 if there is none).
-function Cache:batch(sequences)
-    local indptr, indices, lengths, longest = { 0 }, {}, {}, 1
+local Batch = {}
+Batch.__index = Batch
+
+-- The CSR metadata of a list of sequences as Lua tables, and their largest length.
+local function metadata(cache, sequences, level)
+    local indptr, indices, lengths, longest = { 0 }, {}, {}, 0
     for b, sequence in ipairs(sequences) do
-        if getmetatable(sequence) ~= Sequence or sequence.cache ~= self then
-            error(("cache: batch: entry %d: expected a sequence of this cache"):format(b), 2)
+        if getmetatable(sequence) ~= Sequence or sequence.cache ~= cache then
+            error(("cache: batch: entry %d: expected a sequence of this cache"):format(b), level + 1)
         end
         for _, page in ipairs(sequence.pages) do
             indices[#indices + 1] = page
@@ -342,16 +345,47 @@ function Cache:batch(sequences)
         lengths[b] = sequence.length
         longest = math.max(longest, sequence.length)
     end
-    local function int32(values)
-        return tensor.new { values, shape = { #values }, dtype = "int32", device = self.device }
+    return indptr, indices, lengths, longest
+end
+
+local batch_options = { indices = true, max_seq_len = true }
+
+-- A batch: indptr [B+1], indices and seq_lens [B], int32 tensors on the cache's device, and
+-- max_seq_len, the largest length, at least 1.  For a batch that will be updated, options say how
+-- many indices there will be room for, and the bound on the lengths.
+function Cache:batch(sequences, options)
+    options = options or {}
+    library.check_names(options, batch_options, "batch", 2)
+    local indptr, indices, lengths, longest = metadata(self, sequences, 2)
+    local function int32(count)
+        return tensor.new { shape = { count }, dtype = "int32", device = self.device }
     end
-    return {
+    local batch = setmetatable({
+        cache = self,
         size = #sequences,
-        indptr = int32(indptr),
-        indices = int32(indices),
-        seq_lens = int32(lengths),
-        max_seq_len = longest,
-    }
+        indptr = int32(#indptr),
+        indices = int32(math.max(options.indices or 0, #indices)),
+        seq_lens = int32(#lengths),
+        max_seq_len = math.max(options.max_seq_len or 1, longest),
+    }, Batch)
+    return batch:update(sequences)
+end
+
+-- Writes the metadata of as many sequences into the same tensors, as a captured graph reads them.
+-- The memory must not be in use by a launch.
+function Batch:update(sequences)
+    local indptr, indices, lengths, longest = metadata(self.cache, sequences, 2)
+    if #sequences ~= self.size then
+        error(("batch: update: expected %d sequences, got %d"):format(self.size, #sequences), 2)
+    elseif #indices > self.indices.numel then
+        error(("batch: update: room for %d page ids, got %d"):format(self.indices.numel, #indices), 2)
+    elseif longest > self.max_seq_len then
+        error(("batch: update: expected at most max_seq_len %d keys, got %d"):format(self.max_seq_len, longest), 2)
+    end
+    self.indptr:fill(indptr)
+    self.indices:slice(0, 0, #indices):fill(indices)
+    self.seq_lens:fill(lengths)
+    return self
 end
 
 function Cache:__tostring()

@@ -13,8 +13,11 @@ local library = require "quire.library"
 local dtype = require "quire.dtype"
 local memory = require "quire.memory"
 local normal = require "quire.normal"
+local strides_of = require "quire.strides"
 
 local C = library.C
+
+local run_length, each_run = strides_of.run_length, strides_of.each_run
 
 local Tensor = {}
 local methods = {}
@@ -25,35 +28,6 @@ end
 
 local function shape_text(shape)
     return ("[%s]"):format(table.concat(shape, ","))
-end
-
-local function compact_strides(shape)
-    local strides, step = {}, 1
-    for i = #shape, 1, -1 do
-        strides[i] = step
-        step = step * math.max(shape[i], 1)
-    end
-    return strides
-end
-
-local function count_elements(shape)
-    local n = 1
-    for _, extent in ipairs(shape) do
-        n = n * extent
-    end
-    return n
-end
-
--- Elements from the first to one past the last.
-local function span(shape, strides)
-    local last = 0
-    for i, extent in ipairs(shape) do
-        if extent == 0 then
-            return 0
-        end
-        last = last + (extent - 1) * strides[i]
-    end
-    return last + 1
 end
 
 -- A tensor over memory that `owner` keeps; every tensor is made here.
@@ -79,7 +53,7 @@ local function over(owner, data, element, shape, strides, device)
         shape = shape,
         strides = strides,
         rank = rank,
-        numel = count_elements(shape),
+        numel = strides_of.count(shape),
         pointer = ffi.cast(element.pointer, data), -- on a device: an address, not to be read here
     }, Tensor)
 end
@@ -120,7 +94,7 @@ local function new(t)
         error("tensor: shape: required where no values are given", 2)
     end
     check_extents(shape, "shape", 0, 2)
-    local strides = t.strides and check_extents(t.strides, "strides", 0, 2) or compact_strides(shape)
+    local strides = t.strides and check_extents(t.strides, "strides", 0, 2) or strides_of.compact(shape)
     if #strides ~= #shape then
         error(("tensor: strides: expected %d, one for each dimension, got %d"):format(
             #shape, #strides), 2)
@@ -130,7 +104,7 @@ local function new(t)
     library.parse_device(device, 2)
     local owner, data = t.data, t.data
     if type(data) == "nil" then -- a NULL pointer of the caller's is a pointer
-        owner, data = memory.allocate(device, span(shape, strides) * element.bytes)
+        owner, data = memory.allocate(device, strides_of.span(shape, strides) * element.bytes)
     end
     -- copies of the lists: the caller may go on using its own
     local tensor = over(owner, data, element, { unpack(shape) }, { unpack(strides) }, device)
@@ -229,63 +203,14 @@ function methods:view(shape)
     check_extents(shape, "shape", 0, 2)
     if not self:is_compact() then
         error("tensor: view: expected a compact tensor", 2)
-    elseif count_elements(shape) ~= self.numel then
+    elseif strides_of.count(shape) ~= self.numel then
         error(("tensor: view: expected a shape of %d elements, got %s"):format(
             self.numel, shape_text(shape)), 2)
     end
-    return view(self, 0, { unpack(shape) }, compact_strides(shape))
+    return view(self, 0, { unpack(shape) }, strides_of.compact(shape))
 end
 
 -- ---- whole tensors -------------------------------------------------------------------------------
-
--- How many trailing dimensions of all the tensors are laid out without gaps, as a number of
--- elements: what can be handled as one run.
-local function run_length(...)
-    local tensors = { ... }
-    local length, d = 1, tensors[1].rank
-    while d >= 1 do
-        local extent = tensors[1].shape[d]
-        for _, t in ipairs(tensors) do
-            if extent ~= 1 and t.strides[d] ~= length then
-                return length, d
-            end
-        end
-        length = length * extent
-        d = d - 1
-    end
-    return length, 0
-end
-
--- Calls visit(n, offset_a, offset_b) for every run of `length` elements, in row-major order; `n`
--- is the number of the run's first element.  `outer` dimensions are walked.
-local function each_run(a, b, length, outer, visit)
-    if a.numel == 0 then
-        return
-    end
-    local index = {}
-    for d = 1, outer do
-        index[d] = 0
-    end
-    local n, at_a, at_b = 0, 0, 0
-    while true do
-        visit(n, at_a, at_b)
-        n = n + length
-        local d = outer
-        while d >= 1 do
-            index[d] = index[d] + 1
-            at_a, at_b = at_a + a.strides[d], at_b + b.strides[d]
-            if index[d] < a.shape[d] then
-                break
-            end
-            at_a, at_b = at_a - index[d] * a.strides[d], at_b - index[d] * b.strides[d]
-            index[d] = 0
-            d = d - 1
-        end
-        if d == 0 then
-            return
-        end
-    end
-end
 
 local function fill_run(pointer, bits, count)
     for i = 0, count - 1 do
@@ -415,7 +340,7 @@ end
 function methods:mirror(device)
     local copy = new { shape = self.shape, strides = self.strides, dtype = self.dtype, device = device }
     memory.copy(copy.pointer, device, self.pointer, self.device,
-        span(self.shape, self.strides) * self.element.bytes)
+        strides_of.span(self.shape, self.strides) * self.element.bytes)
     return copy
 end
 
@@ -527,7 +452,7 @@ local function from_dlpack(dl)
         shape[i + 1] = tonumber(dl.shape[i])
     end
     if dl.strides == nil then
-        strides = compact_strides(shape)
+        strides = strides_of.compact(shape)
     else
         for i = 0, dl.ndim - 1 do
             strides[i + 1] = tonumber(dl.strides[i])
@@ -547,5 +472,5 @@ return {
     from_dlpack = from_dlpack,
     is_tensor = is_tensor,
     methods = methods,
-    compact_strides = compact_strides,
+
 }
