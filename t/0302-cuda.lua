@@ -73,8 +73,8 @@ cuda.free(other)
 raises(function() cuda.free(here) end, "expected what cuda.alloc gave", "foreign memory is not freed")
 ok(cuda.alloc(0, 0) ~= nil, "no bytes are an allocation too")
 raises(function() cuda.alloc(0, -1) end, "bytes: expected a whole number", "a negative size")
-raises(function() cuda.alloc(0, 2 ^ 60) end, "cuMemAlloc of 1152921504606846976 bytes on cuda:0: CUDA_ERROR_OUT_OF_MEMORY %(.+%)",
-    "too much, in the driver's words")
+raises(function() cuda.alloc(0, 2 ^ 60) end,
+    "cuMemAlloc of 1152921504606846976 bytes on cuda:0: CUDA_ERROR_OUT_OF_MEMORY %(.+%)", "too much, in the driver's words")
 raises(function() cuda.fill(there, 256, 1) end, "byte: expected 0 to 255, got 256", "more than a byte")
 raises(function() cuda.fill(here, 0, 4) end, "expected device memory", "fill is for devices")
 
@@ -114,8 +114,8 @@ ok(arrived(function() return 0 end), "what is captured does not run")
 graph:replay(stream)
 stream:sync()
 ok(fake or arrived(function() return 0x01010101 end), "it runs when replayed")
-raises(function() cuda.capture(stream, function() cuda.alloc(0, 16) end) end, "cuMemAlloc.*CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
-    "a capture forbids to allocate")
+raises(function() cuda.capture(stream, function() cuda.alloc(0, 16) end) end,
+    "cuMemAlloc.*CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "a capture forbids to allocate")
 raises(function() cuda.capture(stream, function() stream:sync() end) end, "cuStreamSynchronize", "and to wait")
 local thrown = { "a table" }
 local passed, problem = pcall(cuda.capture, stream, function() error(thrown) end)
@@ -169,7 +169,8 @@ if file then
     cuda.copy(back, to, 400, stream)
     stream:sync()
     ok(fake or (back[0] == 0 and back[99] == 297), "a kernel of one's own runs")
-    raises(function() produce:launch(stream, 1, 32, nil) end, "produce: expected 4 arguments, got 1", "arguments are counted")
+    raises(function() produce:launch(stream, 1, 32, nil) end, "produce: expected 4 arguments, got 1",
+        "arguments are counted")
     module:free()
     module:free()
     raises(function() produce:launch(stream, 1, 32, nil, nil, 0, 0) end, "module: has been freed", "not after its module")

@@ -27,13 +27,15 @@ end
 -- CAPTURE of every kind of call: global mode, so a hidden wait, allocation or copy fails; bits as without a graph.
 for _, t in ipairs {
     { kv_lens = { 700, 0, 1, 129 }, hq = 32, hkv = 8 },
-    { kv_lens = { 300, 5, 2000 }, dtype = "fp16", d = 64, mask = "dense", page = 64, form = "tuple", page_stride_pad = 64 },
+    { kv_lens = { 300, 5, 2000 }, dtype = "fp16", d = 64, mask = "dense", page = 64, form = "tuple",
+      page_stride_pad = 64 },
     { kv_lens = { 300, 5, 2000 }, dtype = "fp8e4m3", d = 256, out_dtype = "fp16", page = 32 },
     { kv_lens = { 300, 70 }, dtype = "fp8e4m3", seq_len_q = 5 },
     { kv_lens = { 900, 40, 3000 }, seq_len_q = 4, hq = 28, hkv = 4, window_left = 200, page = 128 },
     { kv_lens = { 65, 0, 257, 12 }, q_lens = { 1, 3, 8, 0 }, dtype = "fp16" },
 } do
-    t.id = ("capture %s d%d %s q%s"):format(t.dtype or "bf16", t.d or 128, t.mask or "causal", t.seq_len_q or (t.q_lens and "packed" or 1))
+    t.id = ("capture %s d%d %s q%s"):format(t.dtype or "bf16", t.d or 128, t.mask or "causal",
+        t.seq_len_q or (t.q_lens and "packed" or 1))
     local args = gpu.fresh(gpu.build(t))
     quire.prepare(args)
     local launch = quire.bind(args)
@@ -101,8 +103,8 @@ do
         end
         return list
     end
-    local args, block = live { batch = 4, max_len = 2048, page = 16, hq = 8, hkv = 2, d = 128, dtype = "bf16", seq_len_q = 1,
-        pool = 200, mask = "causal" }
+    local args, block = live { batch = 4, max_len = 2048, page = 16, hq = 8, hkv = 2, d = 128, dtype = "bf16",
+        seq_len_q = 1, pool = 200, mask = "causal" }
     local function set(lens)
         block:set(lens, { row(0, lens[1]), row(50, lens[2]), row(100, lens[3]), row(150, lens[4]) }):store()
     end
@@ -115,7 +117,8 @@ do
         set(pair[1])
         local graph = capture(args)
         set(pair[2])
-        check_replay(graph, args, "captured at %s, replayed at %s", table.concat(pair[1], ","), table.concat(pair[2], ","))
+        check_replay(graph, args, "captured at %s, replayed at %s", table.concat(pair[1], ","),
+            table.concat(pair[2], ","))
     end
 end
 

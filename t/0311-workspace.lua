@@ -51,8 +51,8 @@ for _, kind in ipairs(kinds) do
     if kind.bytes > 0 then
         local args = gpu.fresh(kind.args)
         args.workspace_buffer = gpu.workspace(args, kind.bytes - 1)
-        raises(function() quire.decode(args, stream) end, ("workspace_buffer.*%d.*QUIRE_ERROR_VALUE"):format(kind.bytes),
-            "%s: one byte less than %d is refused", kind.id, kind.bytes)
+        raises(function() quire.decode(args, stream) end,
+            ("workspace_buffer.*%d.*QUIRE_ERROR_VALUE"):format(kind.bytes), "%s: one byte less than %d is refused", kind.id, kind.bytes)
         gpu.sync(stream)
         local out = args.out:to "cpu"
         local first = out:get(unpack({ 0, 0, 0, 0 }, 1, out.rank))
@@ -70,6 +70,7 @@ local workspace = gpu.workspace(nil, largest)
 do
     local bad = gpu.build { kv_lens = { 4096, 4096 }, id = "NaN" }
     gpu.fill_nan(bad.kv_cache)
+    bad.out:fill(0)
     bad.workspace_buffer = workspace
     quire.decode(bad, stream)
     gpu.sync(stream)
@@ -175,7 +176,8 @@ end
 
 -- Metadata that breaks a rule is never followed out of bounds on a GPU (elsewhere it is refused).
 if not gpu.on_cpu then
-    local cache = quire.cache { pages = 6, page_size = 16, kv_heads = 2, head_dim = 64, dtype = "fp16", device = gpu.device }
+    local cache = quire.cache { pages = 6, page_size = 16, kv_heads = 2, head_dim = 64, dtype = "fp16",
+        device = gpu.device }
     cache.v:fill(1)
     local block = gpu.metadata(2, 5)
     local args = gpu.fresh {
@@ -194,7 +196,8 @@ if not gpu.on_cpu then
     ok(out:get(1, 3, 63) == 1 and math.abs(lse:get(1, 3) - math.log(16)) < 1e-4, "... and the next request is right")
     raises(function() quire.check(args, stream) end, "request 0.*65", "... and check tells")
     out, lse = run({ 64, 1000 }, { { 0, 0x7FFFFFFF, 2, -1 }, { 4 } })
-    ok(out:get(0, 0, 0) == 0.5 and math.abs(lse:get(0, 0) - math.log(64)) < 1e-4, "page ids outside the cache read as zeros")
+    ok(out:get(0, 0, 0) == 0.5 and math.abs(lse:get(0, 0) - math.log(64)) < 1e-4,
+        "page ids outside the cache read as zeros")
     ok(out:get(1, 0, 0) == 1 and math.abs(lse:get(1, 0) - math.log(16)) < 1e-4, "a length beyond every bound is cut")
     out, lse = run({ -5, 16 }, { { 0 }, { 4 } })
     ok(out:get(0, 0, 0) == 0 and lse:get(0, 0) == -math.huge and out:get(1, 0, 0) == 1, "a negative length is none")

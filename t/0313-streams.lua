@@ -27,7 +27,8 @@ end
 -- its own, so that nothing is waited for until the end.
 local function toggle(packed)
     local ITERATIONS = 2000
-    local cache = quire.cache { pages = 4, page_size = 16, kv_heads = 2, head_dim = 128, dtype = "bf16", device = gpu.device }
+    local cache = quire.cache { pages = 4, page_size = 16, kv_heads = 2, head_dim = 128, dtype = "bf16",
+        device = gpu.device }
     cache.v:fill(function(page) return 2 ^ page end) -- 1, 2, 4, 8
     local block = gpu.metadata(1, 2)
     -- What is written, and the mean of V that it gives; packed: rows past qo_indptr[1] are +0.
@@ -50,7 +51,8 @@ local function toggle(packed)
         out = quire.tensor { shape = { 1 }, dtype = "bf16", device = gpu.device },
     }
     args.lse = nil
-    local outs = gpu.fill_nan(quire.tensor { shape = { ITERATIONS, tokens, 8, 128 }, dtype = "bf16", device = gpu.device })
+    local outs = gpu.fill_nan(quire.tensor { shape = { ITERATIONS, tokens, 8, 128 }, dtype = "bf16",
+        device = gpu.device })
     block:set({ 0 }, { {} }, { 0 }):store()
     quire.prepare(args)
     local launches = {}
@@ -88,8 +90,8 @@ toggle(true)
 -- metadata_stable promises nothing about Q, K and V: they too are written just before.
 do
     local ITERATIONS = 500
-    local cache = quire.cache { pages = 40, page_size = 16, kv_heads = 1, head_dim = 64, dtype = "fp16", device = gpu.device,
-        form = "tuple" }
+    local cache = quire.cache { pages = 40, page_size = 16, kv_heads = 1, head_dim = 64, dtype = "fp16",
+        device = gpu.device, form = "tuple" }
     local sequence = cache:sequence(640)
     local batch = cache:batch { sequence }
     local words = cache.v:bytes() / 4
@@ -185,7 +187,8 @@ do
         queries[i] = args.query:clone():normal { seed = "P43" .. i }
         wanted[i] = gpu.decode_fresh(gpu.with(args, { query = queries[i] }), stream)
     end
-    local outs = gpu.fill_nan(quire.tensor { shape = { LAUNCHES, unpack(args.query.shape) }, dtype = "bf16", device = gpu.device })
+    local outs = gpu.fill_nan(quire.tensor { shape = { LAUNCHES, unpack(args.query.shape) }, dtype = "bf16",
+        device = gpu.device })
     local workspace = gpu.workspace(args)
     local names = { "query", "kv_cache", "paged_kv_indptr", "paged_kv_indices", "seq_lens", "workspace_buffer", "out" }
     local structs, extents = ffi.new("DLTensor[?]", #names), ffi.new("int64_t[?]", #names * 10)
@@ -194,7 +197,8 @@ do
     local failed = 0
     gpu.sync()
     for i = 1, LAUNCHES do
-        local now = gpu.with(args, { query = queries[i % DISTINCT + 1], out = outs:select(0, i - 1), workspace_buffer = workspace })
+        local now = gpu.with(args, { query = queries[i % DISTINCT + 1], out = outs:select(0, i - 1),
+            workspace_buffer = workspace })
         C.quire_decode_args_init(call)
         for n, name in ipairs(names) do
             local dl, shape = now[name].dl, extents + (n - 1) * 10

@@ -226,7 +226,7 @@ function gpu.random_rows(batch, max_len, page_size, pool_pages)
     local lens, pages = {}, {}
     for b = 1, batch do
         local kind = math.random(6)
-        lens[b] = kind == 1 and 0 or kind == 2 and max_len or kind == 3 and math.random(page_size) or math.random(max_len)
+        lens[b] = kind == 1 and 0 or kind == 2 and max_len or math.random(kind == 3 and page_size or max_len)
         pages[b] = {}
         for i = 1, math.ceil(lens[b] / page_size) do
             pages[b][i] = math.random(0, pool_pages - 1)
