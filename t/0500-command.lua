@@ -104,6 +104,16 @@ unusable("decode --nonsense", "unknown option '%-%-nonsense'", "an unknown optio
 unusable("nonsense", "unknown command 'nonsense'", "an unknown command")
 unusable("", "Usage: quire", "no command")
 
+-- Without a package that the command needs.
+do
+    local source, build = os.getenv "QUIRE_SOURCE", os.getenv "QUIRE_BUILD"
+    local status = os.execute(("env LUA_PATH='%s/lua/?.lua;%s/lua/?.lua' '%s' '%s/scripts/quire' info >'%s' 2>'%s'")
+        :format(source, build, os.getenv "LUAJIT", source, out_path, err_path))
+    is(status / 256, 2, "without lua-argparse: exit status")
+    is(slurp(err_path), "quire: there is no Lua module 'argparse'; Debian and Ubuntu have it as lua-argparse\n",
+        "without lua-argparse: says so")
+end
+
 -- ---- check ---------------------------------------------------------------------------------------
 
 local function write(content)

@@ -8,6 +8,7 @@
 local argparse = require "argparse"
 local library = require "quire.library"
 local common = require "quire.command.options"
+local progress = require "quire.command.progress"
 
 local SUBCOMMANDS = { "info", "decode", "check", "bench" }
 
@@ -42,6 +43,7 @@ return function(arguments)
     end
     local done, right = pcall(modules[options.subcommand].run, options)
     if not done then
+        progress.clear()
         io.stderr:write(("quire %s: %s\n"):format(options.subcommand, common.message_of(right)))
         return UNUSABLE
     end

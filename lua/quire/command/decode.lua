@@ -5,6 +5,7 @@ local quire = require "quire"
 local cache = require "quire.cache"
 local clock = require "quire.clock"
 local common = require "quire.command.options"
+local progress = require "quire.command.progress"
 local sample = require "quire.sample"
 local subset = require "quire.subset"
 local tensor = require "quire.tensor"
@@ -243,13 +244,18 @@ end
 function decode.run(options)
     local requests, source = requests_of(options)
     local device = common.usable_device(options.device)
+    local bar = progress.start(3)
+    bar:show(0, "making the cache")
     local pool, sequences, arguments = build(options, requests)
+    bar:show(1, "decoding")
     local seconds, runs = time_decode(arguments, options.device)
 
+    bar:show(2, "comparing with the reference")
     local chosen = choose(options, requests)
     local verdict = quire.verify(subset(arguments, chosen))
     local rows = #chosen * options.seq_len_q * options.q_heads
     local right = verdict.ok and verdict.rows == rows and verdict.relative_error <= verdict.relative_bound
+    bar:clear()
 
     local listed, keys = 0, 0
     for b, sequence in ipairs(sequences) do

@@ -11,6 +11,8 @@ local STDERR = 2
 local Bar = {}
 Bar.__index = Bar
 
+local shown -- the bar that is on the line, if one is
+
 -- A bar of `total` steps.
 local function start(total)
     return setmetatable({ total = total, visible = ffi.C.isatty(STDERR) == 1 }, Bar)
@@ -22,15 +24,18 @@ function Bar:show(done, what)
         io.stderr:write(("\r\27[K[%s%s] %d/%d %s"):format(
             ("#"):rep(filled), ("."):rep(WIDTH - filled), done, self.total, what))
         io.stderr:flush()
+        shown = self
     end
 end
 
 -- Takes the bar off the line, so that something else can be printed there.
-function Bar:clear()
-    if self.visible then
+local function clear()
+    if shown then
         io.stderr:write "\r\27[K"
         io.stderr:flush()
+        shown = nil
     end
 end
+Bar.clear = clear
 
-return { start = start }
+return { start = start, clear = clear }
