@@ -210,10 +210,11 @@ function Bench:run(case)
         launches[s] = quire.bind(given)
     end
     of_set[1].out:fill(0 / 0) -- which stays where no launch writes
-    result.seconds, result.runs = measure.launch_time(self.device, launches)
+    local last
+    result.seconds, result.runs, last = measure.launch_time(self.device, launches)
     result.read_rate = before and math.max(before, read_rate()) -- a disturbed measurement is too low
-    local verdict -- of the last launch, which was of the last set
-    result.right, verdict, result.verified = verify(case, of_set[#of_set])
+    local verdict
+    result.right, verdict, result.verified = verify(case, of_set[last])
     if self.device ~= "cpu" then
         result.host_seconds = measure.host_time(self.device, launches)
     end

@@ -65,14 +65,13 @@ function measure.read_rate(blocks, order)
 end
 
 local function on_cpu(launches)
-    local times, start = {}, clock.now()
-    cpu_times(1, launches[1]) -- pages of out and workspace are new
+    local times, start, last = {}, clock.now(), 1
+    cpu_times(1, launches[last]) -- pages of out and workspace are new
     repeat
-        for _, launch in ipairs(launches) do
-            times[#times + 1] = cpu_times(1, launch)[1]
-        end
+        last = last % #launches + 1
+        times[#times + 1] = cpu_times(1, launches[last])[1]
     until #times >= CPU_ROUNDS and clock.now() - start > CPU_SECONDS
-    return text.median(times), #times
+    return text.median(times), #times, last
 end
 
 local function on_cuda(id, launches)
@@ -101,11 +100,11 @@ local function on_cuda(id, launches)
         graph = capture(count)
         replay(graph, 2)
     end
-    return replay(graph, REPLAYS) / count, REPLAYS
+    return replay(graph, REPLAYS) / count, REPLAYS, #launches
 end
 
 -- Seconds of one launch, the median over rotations through `launches`, functions of a stream such as
--- quire.bind gives; and the number of measurements.
+-- quire.bind gives; also the number of measurements, and which of the launches came last.
 function measure.launch_time(device, launches)
     local id = device_number(device)
     if id then
