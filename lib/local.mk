@@ -57,6 +57,8 @@ libinternal_la_SOURCES += \
 # CUDA: the driver side in C, and the kernels of kernels/local.mk.
 if HAVE_CUDA
 libinternal_la_SOURCES += \
+	%D%/cuda/arch.c \
+	%D%/cuda/arch.h \
 	%D%/cuda/device.c \
 	%D%/cuda/device.h \
 	%D%/cuda/driver.c \

@@ -4,7 +4,6 @@
 #include <config.h>
 #endif
 
-#include <ctype.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,38 +13,6 @@
 #include "device.h"
 #include "fatbins.h"
 #include "status.h"
-
-/* ---- which of the built code runs on a GPU -------------------------------------------------------- */
-
-/* Entries are N, ptxN or N+ptx, where N is a compute capability that may end in a letter: machine code of 80
- * runs on every 8.x from 8.0 on, that of 90a on 9.0 only, that of 100f on every 10.x; PTX runs on all
- * GPUs from its own on, unless a letter ties it. Of what runs, machine code comes before PTX, tied code
- * before plain, later before earlier: so does the driver choose. */
-static void choose_code(const char *list, int capability, char *code, size_t size)
-{
-    int best = -1;
-
-    snprintf(code, size, "%s", "");
-    while (*list) {
-        char *end;
-        const bool only_ptx = strncmp(list, "ptx", 3) == 0;
-        const int built = (int)strtol(only_ptx ? list + 3 : list, &end, 10);
-        const char letter = isalpha((unsigned char)*end) ? *end++ : 0;
-        const bool ptx = only_ptx || strncmp(end, "+ptx", 4) == 0;
-        const bool same_major = built / 10 == capability / 10 && built <= capability;
-
-        const bool suits = letter && letter != 'f' ? built == capability : same_major;
-        const bool runs = suits && !only_ptx;
-        const bool compiles = ptx && (letter ? suits : built <= capability);
-        const int rank = runs ? 2 * built + (letter != 0) + 10000 : compiles ? 2 * built + (letter != 0) : -1;
-        if (rank > best) {
-            best = rank;
-            snprintf(code, size, "%s_%d%.*s", runs ? "sm" : "compute", built, letter != 0, &letter);
-        }
-        end += strcspn(end, ",");
-        list = end + (*end == ',');
-    }
-}
 
 /* ---- what is kept of a kernel -------------------------------------------------------------------- */
 
@@ -94,8 +61,8 @@ static quire_status look_at(const struct driver *driver, int ordinal, struct dev
     for (size_t i = 0; i < sizeof attributes / sizeof *attributes; i++)
         DRIVER_CALL(driver, cuDeviceGetAttribute, attributes[i].to, attributes[i].which, device->handle);
     device->capability = major * 10 + minor;
-    choose_code(CUDA_ARCH_LIST, device->capability, device->code, sizeof device->code);
-    if (!*device->code)
+    device->code = arch_choose(CUDA_ARCH_LIST, device->capability);
+    if (!device->code.built_for)
         snprintf(device->problem, sizeof device->problem,
                  "no kernel was built for a %s of compute capability %d.%d; this library has %s",
                  device->name, major, minor, CUDA_ARCH_LIST);
@@ -153,7 +120,7 @@ quire_status device_get(int ordinal, struct device **device)
 
 quire_status device_check(const struct device *device)
 {
-    if (*device->code)
+    if (device->code.built_for)
         return QUIRE_OK;
     return quire_fail(QUIRE_ERROR_UNSUPPORTED, "device cuda:%d: %s", device->ordinal, device->problem);
 }
@@ -310,7 +277,7 @@ quire_status cuda_describe(int32_t device_id, quire_device_info *info)
     info->compute_units = device->sm_count;
     info->capability = device->capability;
     snprintf(info->name, sizeof info->name, "%s", device->name);
-    snprintf(info->kernels, sizeof info->kernels, "%s", device->code);
+    snprintf(info->kernels, sizeof info->kernels, "%s", device->code.name);
     snprintf(info->problem, sizeof info->problem, "%s", device->problem);
     return QUIRE_OK;
 }

@@ -6,6 +6,7 @@
 #ifndef QUIRE_CUDA_DEVICE_H
 #define QUIRE_CUDA_DEVICE_H
 
+#include "arch.h"
 #include "driver.h"
 #include "policy.h"
 
@@ -21,7 +22,7 @@ struct device {
     int l2_bytes;
     size_t memory_bytes;
     char name[128];
-    char code[32];          /* what of CUDA_ARCH_LIST runs here: "sm_90a", "compute_90"; "" if nothing does */
+    struct arch code;       /* what of the library's code runs here */
     char problem[256];      /* why no kernel can run here; "" if one can */
     CUcontext primary;      /* device_enter's; read and written atomically, NULL until it is needed */
     struct ready_kernel *ready; /* device_kernel's, one for each of policy_variants() */

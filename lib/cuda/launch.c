@@ -50,7 +50,8 @@ static quire_status plan_on_device(const struct problem *p, struct device **devi
         .sm_count = (*device)->sm_count,
         .shared_bytes = (*device)->shared_per_block,
         .max_grid = hooks.max_grid,
-        .async_only = hooks.async_only,
+        /* what was built for an older GPU has no kernels of the newer kind, even where the driver compiles it */
+        .async_only = hooks.async_only || (*device)->code.built_for < 90,
     };
     return policy_plan(p, &limits, plan);
 }
@@ -122,7 +123,8 @@ static quire_status encode_maps(const struct driver *driver, const struct proble
 static quire_status launch(const struct device *device, CUkernel kernel, const struct launch_plan *plan,
                            struct decode_params *params, CUstream stream)
 {
-    /* A launch may begin while the work before it ends: the kernel waits where it has to. */
+    /* A launch may begin while the work before it ends: the kernel waits where it has to. Code built for GPUs that
+     * know no such launches does not wait. */
     CUlaunchAttribute overlap = {
         .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
         .value.programmaticStreamSerializationAllowed = 1,
@@ -137,7 +139,7 @@ static quire_status launch(const struct device *device, CUkernel kernel, const s
         .sharedMemBytes = (unsigned)plan->shared_bytes,
         .hStream = stream,
         .attrs = &overlap,
-        .numAttrs = device->capability >= 90,
+        .numAttrs = device->code.built_for >= 90,
     };
     void *parameters[] = { params };
 
