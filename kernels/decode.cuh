@@ -1,8 +1,8 @@
-// decode.cuh - the decode kernel: one producer warp, consumer warps, one launch
+// decode.cuh - the decode kernel: producer warps, consumer warps, one launch
 // SPDX-License-Identifier: Apache-2.0
 //
 // The grid depends on the GPU, not on the data; each CTA finds its share of the work in the live
-// metadata (schedule.cuh), its producer warp fills a ring of key tiles (load.cuh), its consumer warps own
+// metadata (schedule.cuh), its producer warps fill a ring of key tiles (load.cuh), its consumer warps own
 // fixed slices of every tile (compute.cuh) and meet only where an item ends (merge.cuh).
 #pragma once
 
@@ -90,7 +90,7 @@ __device__ __forceinline__ void decode(const decode_params &p)
 
     if (threadIdx.x == 0) {
         for (int i = 0; i < T::STAGES; i++) {
-            barrier_init(smem_address(&ctl->full[i]), T::TMA ? 1 : 33);
+            barrier_init(smem_address(&ctl->full[i]), T::TMA ? 2 : 2 * 33);
             barrier_init(smem_address(&ctl->empty[i]), T::CONSUMERS / 32);
         }
         for (int i = 0; i < LAYOUT_Q_SLOTS; i++) {
@@ -115,7 +115,7 @@ __device__ __forceinline__ void decode(const decode_params &p)
     if (threadIdx.x < p.batch && p.batch <= T::THREADS)
         own = load_request<true>(p, threadIdx.x);
     find_share<T>(p, mine, ctl->share_words, own);
-    producer<T> from = {p, *mine, smem, ctl, static_cast<int>(threadIdx.x % 32), {}, {}};
+    producer<T> from = {p, *mine, smem, ctl, static_cast<int>(threadIdx.x % 32), threadIdx.x / 32 > T::CONSUMERS / 32, {}, {}};
     if (producing && mine->index >= 0)
         from.template start<true>();
     wait_for_previous_grid();
@@ -154,7 +154,7 @@ __device__ __forceinline__ void decode(const decode_params &p)
 #define QUIRE_TMA_wide true
 #define QUIRE_TMA_async false
 #define QUIRE_INSTANTIATE(family, dtype, elem, d, rows, tile, keyw, roww, stages, ctas, solo)                    \
-    extern "C" __global__ void __launch_bounds__((keyw * roww + 1) * 32, ctas)                                   \
+    extern "C" __global__ void __launch_bounds__(LAYOUT_THREADS(keyw, roww), ctas)                                 \
         decode_##family##_##dtype##_d##d##_r##rows(const __grid_constant__ decode_params p)                      \
     {                                                                                                            \
         using T = quire::traits<quire::element::dtype, elem, d, rows, tile, keyw, roww, stages, solo,        \

@@ -15,6 +15,9 @@
 
 enum { LAYOUT_Q_SLOTS = 2, LAYOUT_CONTROL_BYTES = 1024, LAYOUT_ROW_BYTES = 16 };
 
+/* consumer warps, and two that produce: one brings K, the other V and the query */
+#define LAYOUT_THREADS(keyw, roww) (((keyw) * (roww) + 2) * 32)
+
 /* dynamic shared memory of a CTA; the first term is the slack that aligns the ring to 1024 bytes, the
  * period of the copy engine's 128-byte swizzle */
 #define LAYOUT_TOTAL_BYTES(elem, d, rows, tile, keyw, stages, solo)                                \

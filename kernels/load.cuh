@@ -1,4 +1,4 @@
-// load.cuh - the producer warp: keeps the ring full of K/V tiles, and hands items to the consumers
+// load.cuh - the producer warps: keep the ring full of K/V tiles, and hand items to the consumers
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,28 +13,28 @@ struct producer {
     unsigned char *smem;
     control<T> *ctl;
     int lane;
+    bool brings_v; // one warp brings K, the other V: small pages are limited by how fast a warp issues copies
     cursor<T> at;
 
-    // This lane's page of a tile of the cursor's item: lanes 0..15 bring K's, 16..31 V's.
+    // A lane's page of a tile of the cursor's item.
     struct page {
         bool live; // holds a key that some row sees; other pages are neither looked up nor read
         int id, head, slot;
     };
     page pg; // of the cursor's tile
 
-    __device__ __forceinline__ int box() const { return lane & 15; }
     __device__ __forceinline__ box_shape boxes() const { return boxes_of<T>(p, at.solo); }
 
     template <bool EARLY = false>
     __device__ __forceinline__ page find_page(int tile) const
     {
         const box_shape shape = boxes();
-        const int key = at.first_key(tile) + ((box() & (shape.count - 1)) << shape.shift);
+        const int key = at.first_key(tile) + ((lane & (shape.count - 1)) << shape.shift);
         const key_range sees = at.keys.some;
         page found;
-        found.head = at.head + box() / shape.count;
+        found.head = at.head + lane / shape.count;
         found.slot = key & ((1 << p.page_shift) - 1);
-        found.live = box() < shape.count * at.heads() && found.head < p.kv_heads && key < sees.hi &&
+        found.live = lane < shape.count * at.heads() && found.head < p.kv_heads && key < sees.hi &&
                      key + (1 << shape.shift) > sees.lo && sees.lo < sees.hi;
         found.id = found.live ? load_int<EARLY>(p.indices + at.req.first_entry + (key >> p.page_shift)) : -1;
         return found;
@@ -87,10 +87,15 @@ struct producer {
         return {key0, at.keys.some.lo, at.keys.some.hi, (last ? TILE_LAST : 0) | (masked ? TILE_MASKED : 0)};
     }
 
+    __device__ __forceinline__ u32 tile_smem(int stage) const
+    {
+        return smem_address(smem + T::OFF_RING + (stage * 2 + brings_v) * T::TILE_BYTES);
+    }
+
 #if __CUDA_ARCH__ >= 900
     __device__ __forceinline__ const tensor_map *map() const
     {
-        return lane < 16 ? (at.solo ? &p.k_solo_map : &p.k_map) : (at.solo ? &p.v_solo_map : &p.v_map);
+        return brings_v ? (at.solo ? &p.v_solo_map : &p.v_map) : (at.solo ? &p.k_solo_map : &p.k_map);
     }
 
     __device__ __forceinline__ void copy_tile_tma(int stage, u64 policy)
@@ -102,9 +107,7 @@ struct producer {
             barrier_arrive_expect(full, copies * box_bytes);
         __syncwarp();
         if (pg.live) {
-            const u32 to = smem_address(smem + T::OFF_RING + stage * 2 * T::TILE_BYTES) +
-                           (lane < 16 ? 0 : T::TILE_BYTES) + box() * box_bytes;
-            copy_box(to, map(), full, pg.slot * T::ROW_BYTES / 128, pg.head, pg.id, policy);
+            copy_box(tile_smem(stage) + lane * box_bytes, map(), full, pg.slot * T::ROW_BYTES / 128, pg.head, pg.id, policy);
         }
     }
 
@@ -117,7 +120,9 @@ struct producer {
 
     __device__ __forceinline__ void copy_tile_async(int stage)
     {
-        const u32 ring = smem_address(smem + T::OFF_RING + stage * 2 * T::TILE_BYTES);
+        const u32 ring = tile_smem(stage);
+        const auto *cache = static_cast<const unsigned char *>(brings_v ? p.v : p.k);
+        const long long stride = brings_v ? p.v_page_stride : p.k_page_stride;
         const int shift = boxes().shift, box_rows = 1 << shift;
 #pragma unroll 1
         for (int key = 0; key < T::TILE; key += 16) { // 16 keys of one page, contiguous in memory
@@ -127,19 +132,15 @@ struct producer {
             if (!live)
                 continue;
             const bool inside = id >= 0 && id < p.pages;
-            const long long page_id = inside ? id : 0;
-            const long long within =
+            const auto *from = cache + (inside ? id : 0) * stride +
                 ((static_cast<long long>(at.head) << p.page_shift) + slot) * (T::D * T::ELEM_BYTES) + lane * 16;
-            const auto *k = static_cast<const unsigned char *>(p.k) + page_id * p.k_page_stride + within;
-            const auto *v = static_cast<const unsigned char *>(p.v) + page_id * p.v_page_stride + within;
             const u32 to = ring + b * (box_rows * T::D * T::ELEM_BYTES) + r0 * T::ROW_BYTES;
             const u32 panel_bytes = box_rows * T::ROW_BYTES, bytes = inside ? 16 : 0;
 #pragma unroll
             for (int i = 0; i < T::ROW_CHUNKS / 2; i++) {
                 const int chunk = i * 32 + lane, r = chunk / T::ROW_CHUNKS, c = chunk % T::ROW_CHUNKS;
-                const u32 place = to + c / T::PANEL_CHUNKS * panel_bytes + T::place(r, c % T::PANEL_CHUNKS);
-                copy_async_16(place, k + i * 512, bytes);
-                copy_async_16(place + T::TILE_BYTES, v + i * 512, bytes);
+                copy_async_16(to + c / T::PANEL_CHUNKS * panel_bytes + T::place(r, c % T::PANEL_CHUNKS),
+                              from + i * 512, bytes);
             }
         }
         const u32 full = smem_address(&ctl->full[stage]);
@@ -175,10 +176,17 @@ struct producer {
         u32 phase = 0, q_phase = 0;
         bool first = true;
         for (u64 left = mine.end - mine.start; left > 0; left--) {
-            const bool last = at.tile + 1 == at.tile_end || left == 1;
+            if (first && brings_v) {
+                barrier_wait(smem_address(&ctl->q_empty[slot]), q_phase ^ 1);
+                stage_item(slot);
+                if (++slot == LAYOUT_Q_SLOTS) {
+                    slot = 0;
+                    q_phase ^= 1;
+                }
+            }
             barrier_wait(smem_address(&ctl->empty[stage]), phase ^ 1);
-            if (lane == 0)
-                ctl->tiles[stage] = describe_tile(last);
+            if (lane == 0 && !brings_v)
+                ctl->tiles[stage] = describe_tile(at.tile + 1 == at.tile_end || left == 1);
             if constexpr (T::TMA) {
 #if __CUDA_ARCH__ >= 900
                 copy_tile_tma(stage, policy);
@@ -189,14 +197,6 @@ struct producer {
             if (++stage == T::STAGES) {
                 stage = 0;
                 phase ^= 1;
-            }
-            if (first) { // after the copy: the tile is on its way meanwhile
-                barrier_wait(smem_address(&ctl->q_empty[slot]), q_phase ^ 1);
-                stage_item(slot);
-                if (++slot == LAYOUT_Q_SLOTS) {
-                    slot = 0;
-                    q_phase ^= 1;
-                }
             }
             if (left > 1) {
                 first = ++at.tile == at.tile_end;

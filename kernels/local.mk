@@ -4,7 +4,7 @@
 # Headers go to cuda_headers. A plain C header shared with lib/ can be in either folder: nvcc sees both.
 # SPDX-License-Identifier: Apache-2.0
 cuda_sources = \
-	%D%/probe.cu \
+	%D%/read.cu \
 	%D%/decode_fp16_d64.cu \
 	%D%/decode_fp16_d128.cu \
 	%D%/decode_fp16_d256.cu \

@@ -44,4 +44,13 @@ struct decode_params {
     float out_scale;                /* bmm2_scale */
 };
 
+/* read.cu: blocks order[0], order[1], ... of data, each of block_pieces pieces of 16 bytes */
+struct read_params {
+    const void *data;
+    long long stride;               /* bytes from a block to the next */
+    const int *order;
+    long long block_pieces, pieces; /* of one block, of all */
+    unsigned *sink;                 /* not written */
+};
+
 #endif

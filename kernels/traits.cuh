@@ -39,7 +39,7 @@ struct traits {
     static constexpr bool BF16 = E == element::bf16, FP8 = E == element::fp8e4m3, TMA = TMA_, SOLO = SOLO_;
     static constexpr int ELEM_BYTES = ELEM, D = D_, ROWS = ROWS_, TILE = TILE_, STAGES = STAGES_;
     static constexpr int KEY_WARPS = KEY_WARPS_, ROW_WARPS = ROW_WARPS_;
-    static constexpr int CONSUMERS = KEY_WARPS * ROW_WARPS * 32, THREADS = CONSUMERS + 32;
+    static constexpr int CONSUMERS = KEY_WARPS * ROW_WARPS * 32, THREADS = LAYOUT_THREADS(KEY_WARPS, ROW_WARPS);
     static constexpr int WARP_KEYS = TILE / KEY_WARPS, WARP_ROWS = ROWS / ROW_WARPS;
     static constexpr int N_TILES = WARP_ROWS / 8;   // of 8 rows
     static constexpr int D_TILES = D / 16;          // of 16 output dims

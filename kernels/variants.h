@@ -2,7 +2,7 @@
  * and lib/policy.c chooses.  Plain C.
  * SPDX-License-Identifier: Apache-2.0
  *
- * A CTA is KEY_WARPS * ROW_WARPS consumer warps and one producer warp.  A work item is (request, KV
+ * A CTA is KEY_WARPS * ROW_WARPS consumer warps and two producer warps.  A work item is (request, KV
  * head, tile of ROWS query rows); a consumer warp takes TILE/KEY_WARPS keys of every key tile and
  * ROWS/ROW_WARPS of the rows, in n-tiles of 8.  The ring holds STAGES tiles of K and V.
  *

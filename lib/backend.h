@@ -32,6 +32,7 @@ struct blocks {
     int64_t order_len;
 };
 quire_status cpu_read_blocks(const struct blocks *b);
+quire_status cuda_read_blocks(const struct blocks *b, void *stream);
 
 /* lib/cpu/reference.c; CPU problems only, metadata checked. */
 quire_status reference_decode(const struct problem *p, const struct reference_out *to);

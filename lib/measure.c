@@ -55,7 +55,11 @@ quire_status quire_measure_read(const DLTensor *blocks, const DLTensor *order, v
     b.order = (const int32_t *)address;
     b.order_len = order->shape[0];
     if (b.device.device_type == QUIRE_DEVICE_CUDA)
+#ifdef HAVE_CUDA
+        return cuda_read_blocks(&b, stream);
+#else
         return quire_fail(QUIRE_ERROR_UNSUPPORTED, "blocks: tensors on cpu are supported, got %s", device_text(b.device).s);
+#endif
     if (stream != NULL)
         return quire_fail(QUIRE_ERROR_UNSUPPORTED, "stream: NULL is supported with tensors on cpu, got %p", stream);
     for (int64_t i = 0; i < b.order_len; i++)

@@ -26,7 +26,7 @@ struct variant {
 
 #define ROW(family, dtype, elem, d, rows, tile, keyw, roww, stages, ctas, solo)                        \
     { family_##family, DTYPE_##dtype, elem, d, rows, tile, (solo) * (tile) / (keyw), ctas,          \
-      ((keyw) * (roww) + 1) * 32,                                                                  \
+      LAYOUT_THREADS(keyw, roww),                                                                  \
       LAYOUT_TOTAL_BYTES(elem, d, rows, tile, keyw, stages, solo), LAYOUT_SLOT_FLOATS(d, rows) * 4,      \
       "decode_" #dtype "_d" #d, "decode_" #family "_" #dtype "_d" #d "_r" #rows },
 
@@ -40,7 +40,13 @@ enum { VARIANTS = sizeof variants / sizeof variants[0] };
 
 int policy_variants(void)
 {
-    return VARIANTS;
+    return VARIANTS + 1; /* and read_blocks */
+}
+
+void policy_read_plan(const struct device_limits *d, struct launch_plan *plan)
+{
+    *plan = (struct launch_plan){ .image = "read", .kernel = "read_blocks", .variant = VARIANTS,
+                                  .grid = 2 * d->sm_count, .threads = 512 };
 }
 
 /* Of the family's kernels the one with the smallest row tile that holds all rows of a KV head, else the

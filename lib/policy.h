@@ -33,6 +33,9 @@ int policy_variants(void);
 /* The plan of a CUDA problem, from its shapes and dtypes.  UNSUPPORTED if no kernel suits the GPU. */
 quire_status policy_plan(const struct problem *p, const struct device_limits *d, struct launch_plan *plan);
 
+/* The plan of quire_measure_read's kernel; it has a variant of its own and needs no workspace. */
+void policy_read_plan(const struct device_limits *d, struct launch_plan *plan);
+
 /* The kernel's parameters, except for the tensor maps. */
 void policy_params(const struct problem *p, const struct launch_plan *plan, struct decode_params *params);
 

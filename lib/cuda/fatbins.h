@@ -7,7 +7,7 @@
 
 /* _(NAME) for every kernels/NAME.cu of kernels/local.mk; a name in one list only fails the link. */
 #define FATBINS(_) \
-    _(probe) \
+    _(read) \
     _(decode_fp16_d64) _(decode_fp16_d128) _(decode_fp16_d256) \
     _(decode_bf16_d64) _(decode_bf16_d128) _(decode_bf16_d256) \
     _(decode_fp8e4m3_d64) _(decode_fp8e4m3_d128) _(decode_fp8e4m3_d256)

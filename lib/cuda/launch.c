@@ -36,16 +36,16 @@ static void read_hooks(void)
     hooks.async_only = async && strcmp(async, "1") == 0;
 }
 
-static quire_status plan_on_device(const struct problem *p, struct device **device, struct launch_plan *plan)
+static quire_status limits_of(DLDevice of, struct device **device, struct device_limits *limits)
 {
-    quire_status status = device_get(p->device.device_id, device);
+    quire_status status = device_get(of.device_id, device);
 
     if (status == QUIRE_OK)
         status = device_check(*device);
     if (status != QUIRE_OK)
         return status;
     pthread_once(&hooks.once, read_hooks);
-    const struct device_limits limits = {
+    *limits = (struct device_limits){
         .capability = (*device)->capability,
         .sm_count = (*device)->sm_count,
         .shared_bytes = (*device)->shared_per_block,
@@ -53,7 +53,15 @@ static quire_status plan_on_device(const struct problem *p, struct device **devi
         /* what was built for an older GPU has no kernels of the newer kind, even where the driver compiles it */
         .async_only = hooks.async_only || (*device)->code.built_for < 90,
     };
-    return policy_plan(p, &limits, plan);
+    return QUIRE_OK;
+}
+
+static quire_status plan_on_device(const struct problem *p, struct device **device, struct launch_plan *plan)
+{
+    struct device_limits limits;
+    const quire_status status = limits_of(p->device, device, &limits);
+
+    return status == QUIRE_OK ? policy_plan(p, &limits, plan) : status;
 }
 
 quire_status cuda_workspace_size(const struct problem *p, size_t *bytes)
@@ -121,7 +129,7 @@ static quire_status encode_maps(const struct driver *driver, const struct proble
 }
 
 static quire_status launch(const struct device *device, CUkernel kernel, const struct launch_plan *plan,
-                           struct decode_params *params, CUstream stream)
+                           void *params, CUstream stream)
 {
     /* A launch may begin while the work before it ends: the kernel waits where it has to. Code built for GPUs that
      * know no such launches does not wait. */
@@ -168,6 +176,35 @@ quire_status cuda_decode(const struct problem *p, void *stream)
     if (status == QUIRE_OK)
         status = device_kernel(device, &scope, &plan, &kernel);
     if (status == QUIRE_OK)
+        status = launch(device, kernel, &plan, &params, stream);
+    device_leave(device, &scope);
+    return status;
+}
+
+quire_status cuda_read_blocks(const struct blocks *b, void *stream)
+{
+    struct device *device;
+    struct device_limits limits;
+    struct device_scope scope;
+    struct launch_plan plan;
+    CUkernel kernel;
+    struct read_params params = {
+        .data = b->data,
+        .stride = b->stride,
+        .order = b->order,
+        .block_pieces = b->bytes / 16,
+        .pieces = b->bytes / 16 * b->order_len,
+    };
+    quire_status status = limits_of(b->device, &device, &limits);
+
+    if (status != QUIRE_OK)
+        return status;
+    policy_read_plan(&limits, &plan);
+    status = device_enter(device, &scope);
+    if (status != QUIRE_OK)
+        return status;
+    status = device_kernel(device, &scope, &plan, &kernel);
+    if (status == QUIRE_OK && params.pieces > 0)
         status = launch(device, kernel, &plan, &params, stream);
     device_leave(device, &scope);
     return status;
