@@ -241,10 +241,14 @@ __device__ __forceinline__ u32 live_pair(int key, const tile_info &tile)
     return (key >= tile.lo && key < tile.hi ? 0xffffu : 0) | (key + 1 >= tile.lo && key + 1 < tile.hi ? 0xffff0000u : 0);
 }
 
-// The whole of a warp's slice of one key tile.
+struct barrier_phase {
+    u32 barrier, parity;
+};
+
+// The whole of a warp's slice of one key tile, whose K has landed; V follows it in memory, and may come later.
 template <class T>
 __device__ __forceinline__ void attend(accumulator<T> &acc, const query_fragments<T> &q, const tile_info &tile,
-                                       u32 k_smem, u32 v_smem, const row_info *rows, int slice, box_shape boxes,
+                                       u32 k_smem, barrier_phase v_full, const row_info *rows, int slice, box_shape boxes,
                                        float scale, int lane)
 {
     // two blocks of 16 keys at a time where there are two: their latencies overlap
@@ -272,9 +276,10 @@ __device__ __forceinline__ void attend(accumulator<T> &acc, const query_fragment
         }
         u32 w[BLOCKS][T::N_TILES][2];
         softmax<T, BLOCKS>(w, s, acc, scale);
+        barrier_wait(v_full.barrier, v_full.parity);
 #pragma unroll
         for (int b = 0; b < BLOCKS; b++)
-            pv<T>(acc, w[b], find_keys<T>(v_smem, key + b * 16, boxes), live[b], lane);
+            pv<T>(acc, w[b], find_keys<T>(k_smem + T::TILE_BYTES, key + b * 16, boxes), live[b], lane);
     }
 }
 

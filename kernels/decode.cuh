@@ -32,13 +32,14 @@ __device__ __forceinline__ void consume(const decode_params &p, const share &min
         accumulator<T> acc;
         acc.clear();
         for (bool last = false; !last; left--) { // key tiles
-            barrier_wait(smem_address(&ctl->full[stage]), phase);
+            barrier_wait(smem_address(&ctl->k_full[stage]), phase);
             tile_info tile = ctl->tiles[stage];
             last = tile.flags & TILE_LAST;
             if (solo)
                 tile.key0 -= slice; // each warp's slice holds the same keys, of its own head
             const u32 k_smem = ring + stage * 2 * T::TILE_BYTES;
-            attend<T>(acc, q, tile, k_smem, k_smem + T::TILE_BYTES, rows + first_row, slice, boxes, p.scale_log2, lane);
+            attend<T>(acc, q, tile, k_smem, {smem_address(&ctl->v_full[stage]), phase}, rows + first_row, slice, boxes,
+                      p.scale_log2, lane);
             __syncwarp();
             if (lane == 0)
                 barrier_arrive(smem_address(&ctl->empty[stage]));
@@ -90,7 +91,8 @@ __device__ __forceinline__ void decode(const decode_params &p)
 
     if (threadIdx.x == 0) {
         for (int i = 0; i < T::STAGES; i++) {
-            barrier_init(smem_address(&ctl->full[i]), T::TMA ? 2 : 2 * 33);
+            barrier_init(smem_address(&ctl->k_full[i]), T::TMA ? 1 : 33);
+            barrier_init(smem_address(&ctl->v_full[i]), T::TMA ? 1 : 33);
             barrier_init(smem_address(&ctl->empty[i]), T::CONSUMERS / 32);
         }
         for (int i = 0; i < LAYOUT_Q_SLOTS; i++) {

@@ -87,6 +87,11 @@ struct producer {
         return {key0, at.keys.some.lo, at.keys.some.hi, (last ? TILE_LAST : 0) | (masked ? TILE_MASKED : 0)};
     }
 
+    __device__ __forceinline__ u32 full(int stage) const
+    {
+        return smem_address(brings_v ? &ctl->v_full[stage] : &ctl->k_full[stage]);
+    }
+
     __device__ __forceinline__ u32 tile_smem(int stage) const
     {
         return smem_address(smem + T::OFF_RING + (stage * 2 + brings_v) * T::TILE_BYTES);
@@ -100,14 +105,13 @@ struct producer {
 
     __device__ __forceinline__ void copy_tile_tma(int stage, u64 policy)
     {
-        const u32 full = smem_address(&ctl->full[stage]);
         const int box_bytes = T::D * T::ELEM_BYTES << boxes().shift;
         const int copies = __popc(__ballot_sync(0xffffffff, pg.live));
         if (lane == 0)
-            barrier_arrive_expect(full, copies * box_bytes);
+            barrier_arrive_expect(full(stage), copies * box_bytes);
         __syncwarp();
         if (pg.live) {
-            copy_box(tile_smem(stage) + lane * box_bytes, map(), full, pg.slot * T::ROW_BYTES / 128, pg.head, pg.id, policy);
+            copy_box(tile_smem(stage) + lane * box_bytes, map(), full(stage), pg.slot * T::ROW_BYTES / 128, pg.head, pg.id, policy);
         }
     }
 
@@ -143,11 +147,10 @@ struct producer {
                               from + i * 512, bytes);
             }
         }
-        const u32 full = smem_address(&ctl->full[stage]);
-        barrier_arrive_after_copies(full);
+        barrier_arrive_after_copies(full(stage));
         __syncwarp();
         if (lane == 0)
-            barrier_arrive(full);
+            barrier_arrive(full(stage));
     }
 
     // Finds the share's first tile.  EARLY: and has L2 fetch the first tiles, which is right whatever the work

@@ -76,7 +76,8 @@ struct traits {
 // The part of shared memory after the large arrays.
 template <class T>
 struct control {
-    u64 full[T::STAGES];             // a tile has landed
+    u64 k_full[T::STAGES];           // a tile's K has landed, and its tile_info
+    u64 v_full[T::STAGES];
     u64 empty[T::STAGES];            // every consumer warp is done with it
     u64 q_full[LAYOUT_Q_SLOTS];      // an item's query rows and infos have landed
     u64 q_empty[LAYOUT_Q_SLOTS];
