@@ -42,8 +42,11 @@ struct run {
 
 /* Per thread: struct run, query, scores, then one partial for each node. */
 struct room {
+    int padded;                     /* rows of a head at most */
+    int heads;                      /* KV heads of a tile at most */
     size_t query, scores, partials; /* offsets */
-    size_t partial;                 /* floats of one */
+    size_t query_floats;            /* of one head */
+    size_t partial;                 /* floats of one head's partial */
     size_t bytes;
 };
 
@@ -61,18 +64,29 @@ static int tree_levels(int64_t keys)
     return levels;
 }
 
+/* The largest divisor of kv_heads up to `most`. */
+static int heads_up_to(const struct problem *p, int most)
+{
+    while (p->kv_heads % most != 0)
+        most--;
+    return most;
+}
+
 static struct room room_of(const struct problem *p)
 {
     int64_t all_rows = (int64_t)p->group * p->seq_len_q;
-    int padded = padded_rows(all_rows < TILE_ROWS ? (int)all_rows : TILE_ROWS);
-    size_t nodes = 2 * (size_t)tree_levels(p->max_seq_len) + 1;
+    size_t nodes = 2 * (size_t)tree_levels(p->max_seq_len) + 1, heads;
     struct room room;
 
-    room.partial = partial_floats(padded, p->head_dim);
+    room.padded = padded_rows(all_rows < TILE_ROWS ? (int)all_rows : TILE_ROWS);
+    room.heads = heads_up_to(p, TILE_ROWS / room.padded);
+    heads = (size_t)room.heads;
+    room.query_floats = (size_t)room.padded * (size_t)p->head_dim;
+    room.partial = partial_floats(room.padded, p->head_dim);
     room.query = align64(sizeof(struct run));
-    room.scores = room.query + align64((size_t)padded * (size_t)p->head_dim * sizeof(float));
-    room.partials = room.scores + (size_t)padded * CHUNK_KEYS * sizeof(float);
-    room.bytes = room.partials + nodes * room.partial * sizeof(float);
+    room.scores = room.query + heads * room.query_floats * sizeof(float);
+    room.partials = room.scores + align64((size_t)room.padded * CHUNK_KEYS * sizeof(float));
+    room.bytes = room.partials + nodes * heads * room.partial * sizeof(float);
     return room;
 }
 
@@ -98,9 +112,10 @@ struct worker {
     const struct kernel *kernel;
     struct run *run;
     float *partials;
-    size_t partial_floats;
-    struct tile tile;       /* the tile in hand */
-    struct rows rows;
+    size_t partial_floats;       /* of one head */
+    int heads;                   /* KV heads of a tile */
+    struct tile tile;            /* the tile in hand */
+    struct rows rows[TILE_ROWS]; /* of each of its heads */
     int row_begin[TILE_ROWS], row_end[TILE_ROWS];
 };
 
@@ -112,29 +127,31 @@ static struct run *run_of(const struct problem *p, const struct room *room, int 
 }
 
 static struct worker worker_make(const struct problem *p, const struct kernel *kernel, const struct room *room,
-                                 int thread)
+                                 int heads, int thread)
 {
-    struct worker w = {.p = p, .kernel = kernel};
+    struct worker w = {.p = p, .kernel = kernel, .heads = heads};
     char *base = (char *)run_of(p, room, thread);
 
     w.run = (struct run *)base;
     w.run->inherited = w.run->count = 0;
     w.partials = (float *)(base + room->partials);
     w.partial_floats = room->partial;
-    w.rows.dtype = p->dtype;
-    w.rows.out_dtype = p->out_dtype;
-    w.rows.head_dim = p->head_dim;
-    w.rows.scale = fminf(p->bmm1_scale * 1.44269504f, 0x1.fffffep127f);
-    w.rows.query = base + room->query;
-    w.rows.scores = (float *)(base + room->scores);
+    for (int h = 0; h < heads; h++) {
+        w.rows[h].dtype = p->dtype;
+        w.rows[h].out_dtype = p->out_dtype;
+        w.rows[h].head_dim = p->head_dim;
+        w.rows[h].scale = fminf(p->bmm1_scale * 1.44269504f, 0x1.fffffep127f);
+        w.rows[h].query = (float *)(base + room->query) + (size_t)h * room->query_floats;
+        w.rows[h].scores = (float *)(base + room->scores);
+    }
     return w;
 }
 
-/* Row of query, out and lse that row r of the tile in hand is. */
-static int64_t row_place(const struct worker *w, int r)
+/* Row of query, out and lse that row r of head h of the tile in hand is. */
+static int64_t row_place(const struct worker *w, int h, int r)
 {
     int32_t row = w->tile.first_row + r, token = row / w->p->group;
-    int64_t head = (int64_t)w->tile.kv_head * w->p->group + row % w->p->group;
+    int64_t head = (int64_t)(w->tile.kv_head + h) * w->p->group + row % w->p->group;
 
     return (w->tile.first_token + token) * w->p->q_heads + head;
 }
@@ -145,11 +162,15 @@ static void enter_tile(struct worker *w, const struct tile *tile)
     int64_t row_bytes = (int64_t)w->p->head_dim * dtype_bytes(w->p->dtype);
 
     w->tile = *tile;
-    w->rows.rows = tile->rows;
-    w->rows.padded = padded_rows(tile->rows);
-    for (int r = 0; r < tile->rows; r++)
-        source[r] = (const char *)w->p->query + row_place(w, r) * row_bytes;
-    w->kernel->load_query(&w->rows, source);
+    for (int h = 0; h < w->heads; h++) {
+        w->rows[h].rows = tile->rows;
+        w->rows[h].padded = padded_rows(tile->rows);
+        if (tile_is_empty(tile))
+            continue;
+        for (int r = 0; r < tile->rows; r++)
+            source[r] = (const char *)w->p->query + row_place(w, h, r) * row_bytes;
+        w->kernel->load_query(&w->rows[h], source);
+    }
 }
 
 /* ---- output --------------------------------------------------------------------------------------- */
@@ -170,22 +191,33 @@ static void write_tile(struct worker *w, float *partial)
     size_t row_bytes = (size_t)p->head_dim * (size_t)dtype_bytes(p->out_dtype);
 
     for (int r = 0; r < w->tile.rows; r++) {
-        int64_t place = row_place(w, r);
         int32_t begin, end;
 
         plan_visible(p, &w->tile, (w->tile.first_row + r) / p->group, &begin, &end);
-        if (begin == end) {
-            write_hidden_row(p, place);
-            continue;
+        for (int h = 0; h < w->heads; h++) {
+            const struct rows *rows = &w->rows[h];
+            float *own = partial + (size_t)h * w->partial_floats;
+            int64_t place = row_place(w, h, r);
+
+            if (begin == end) {
+                write_hidden_row(p, place);
+                continue;
+            }
+            if (p->lse != NULL)
+                p->lse[place] = (float)((double)partial_max(own, rows)[r] * (double)p->bmm1_scale +
+                                        log((double)partial_sum(own, rows)[r]));
+            w->kernel->finish(rows, own, r, p->bmm2_scale, (char *)p->out + (size_t)place * row_bytes);
         }
-        if (p->lse != NULL)
-            p->lse[place] = (float)((double)partial_max(partial, &w->rows)[r] * (double)p->bmm1_scale +
-                                    log((double)partial_sum(partial, &w->rows)[r]));
-        w->kernel->finish(&w->rows, partial, r, p->bmm2_scale, (char *)p->out + (size_t)place * row_bytes);
     }
 }
 
 /* ---- the tree ------------------------------------------------------------------------------------- */
+
+static void merge_nodes(const struct worker *w, float *left, float *right)
+{
+    for (int h = 0; h < w->heads; h++)
+        w->kernel->merge(&w->rows[h], left + (size_t)h * w->partial_floats, right + (size_t)h * w->partial_floats);
+}
 
 /* Takes a node, which follows those on the stack, and merges as far as the stack allows.  Returns the
  * tile's root once it is complete, else NULL with the node on the stack. */
@@ -204,7 +236,7 @@ static float *push_node(const struct worker *w, struct node *stack, int *depth, 
 
                 if (*depth == bottom || left->level != node.level || left->index != node.index - 1)
                     break;
-                w->kernel->merge(&w->rows, left->partial, node.partial);
+                merge_nodes(w, left->partial, node.partial);
                 node.partial = left->partial;
                 --*depth;
             }
@@ -220,21 +252,42 @@ static float *push_node(const struct worker *w, struct node *stack, int *depth, 
 
 /* ---- units ---------------------------------------------------------------------------------------- */
 
-/* Up to `most` of a unit's blocks of K, or of V. */
-static int list_blocks(const struct problem *p, const struct cursor *at, bool of_v, int most, const char **blocks)
+/* The keys of a unit, as counted from its first block's. */
+struct extent {
+    int64_t base;   /* first block's first key */
+    int begin, end;
+};
+
+static struct extent unit_extent(const struct cursor *at)
+{
+    int64_t begin = (int64_t)at->chunk * CHUNK_KEYS, end = begin + CHUNK_KEYS;
+    struct extent extent;
+
+    begin = begin > at->tile.key_begin ? begin : at->tile.key_begin;
+    end = end < at->tile.key_end ? end : at->tile.key_end;
+    extent.base = begin / BLOCK_KEYS * BLOCK_KEYS;
+    extent.begin = (int)(begin - extent.base);
+    extent.end = (int)(end - extent.base);
+    return extent;
+}
+
+/* Up to `most` of the blocks of K, or of V, of a unit's KV head. */
+static int list_blocks(const struct problem *p, const struct cursor *at, int head, bool of_v, int most,
+                       const char **blocks)
 {
     const int32_t *pages = p->indices + p->indptr[at->tile.request];
-    const char *cache = of_v ? p->v : p->k;
     int64_t stride = of_v ? p->v_page_stride : p->k_page_stride;
-    int64_t row_bytes = (int64_t)p->head_dim * dtype_bytes(p->dtype), begin = (int64_t)at->chunk * CHUNK_KEYS;
-    int64_t end = begin + CHUNK_KEYS;
-    int count = 0, shift = __builtin_ctz((unsigned)p->page_size); /* sizes are powers of two */
+    int64_t row_bytes = (int64_t)p->head_dim * dtype_bytes(p->dtype);
+    const char *cache = (const char *)(of_v ? p->v : p->k) + (at->tile.kv_head + head) * p->page_size * row_bytes;
+    struct extent extent = unit_extent(at);
+    int count = (extent.end + BLOCK_KEYS - 1) / BLOCK_KEYS, shift = __builtin_ctz((unsigned)p->page_size);
 
-    begin = begin > at->tile.key_begin ? begin / BLOCK_KEYS * BLOCK_KEYS : at->tile.key_begin / BLOCK_KEYS * BLOCK_KEYS;
-    end = end < at->tile.key_end ? end : at->tile.key_end;
-    cache += (int64_t)at->tile.kv_head * p->page_size * row_bytes;
-    for (int64_t key = begin; key < end && count < most; key += BLOCK_KEYS)
-        blocks[count++] = cache + pages[key >> shift] * stride + (key & (p->page_size - 1)) * row_bytes;
+    count = count < most ? count : most;
+    for (int i = 0; i < count; i++) { /* page sizes are powers of two */
+        int64_t key = extent.base + (int64_t)i * BLOCK_KEYS;
+
+        blocks[i] = cache + pages[key >> shift] * stride + (key & (p->page_size - 1)) * row_bytes;
+    }
     return count;
 }
 
@@ -262,25 +315,30 @@ static bool list_visible(struct worker *w, int64_t base, int begin, int end)
 /* Computes the unit at `at`; `next` is the thread's next unit, or NULL, whose keys will be wanted soon. */
 static void compute_unit(struct worker *w, const struct cursor *at, const struct cursor *next, float *partial)
 {
-    const char *memory[2 * CHUNK_BLOCKS + AHEAD_BLOCKS + AHEAD_STREAMS - 1];
-    int64_t first_key = (int64_t)at->chunk * CHUNK_KEYS, base;
-    struct chunk chunk = {.memory = memory};
+    const char *memory[2 * CHUNK_BLOCKS + MOST_AHEAD];
+    int block_bytes = BLOCK_KEYS * w->p->head_dim * dtype_bytes(w->p->dtype);
+    struct extent extent = unit_extent(at);
+    struct chunk chunk = {.memory = memory, .begin = extent.begin, .end = extent.end};
 
-    first_key = first_key > at->tile.key_begin ? first_key : at->tile.key_begin;
-    base = first_key / BLOCK_KEYS * BLOCK_KEYS;
-    chunk.begin = (int)(first_key - base);
-    chunk.end = CHUNK_KEYS - (int)(base % CHUNK_KEYS);
-    if (base + chunk.end > at->tile.key_end)
-        chunk.end = (int)(at->tile.key_end - base);
-    chunk.blocks = list_blocks(w->p, at, false, CHUNK_BLOCKS, memory);
-    chunk.memory_blocks = chunk.blocks + list_blocks(w->p, at, true, CHUNK_BLOCKS, memory + chunk.blocks);
-    if (next != NULL && !tile_is_empty(&next->tile))
-        chunk.memory_blocks += list_blocks(w->p, next, false, AHEAD_BLOCKS + AHEAD_STREAMS - 1, memory + chunk.memory_blocks);
-    if (list_visible(w, base, chunk.begin, chunk.end)) {
+    chunk.part_blocks = block_bytes < AHEAD_BYTES ? AHEAD_BYTES / block_bytes : 1;
+    if (list_visible(w, extent.base, chunk.begin, chunk.end)) {
         chunk.row_begin = w->row_begin;
         chunk.row_end = w->row_end;
     }
-    w->kernel->chunk(&w->rows, &chunk, partial);
+    for (int h = 0; h < w->heads; h++) {
+        const char **after = memory;
+        bool last = h + 1 == w->heads;
+
+        chunk.blocks = list_blocks(w->p, at, h, false, CHUNK_BLOCKS, memory);
+        after += chunk.blocks;
+        after += list_blocks(w->p, at, h, true, CHUNK_BLOCKS, after);
+        if (!last)
+            after += list_blocks(w->p, at, h + 1, false, MOST_AHEAD, after);
+        else if (next != NULL && !tile_is_empty(&next->tile))
+            after += list_blocks(w->p, next, 0, false, MOST_AHEAD, after);
+        chunk.memory_blocks = (int)(after - memory);
+        w->kernel->chunk(&w->rows[h], &chunk, partial + (size_t)h * w->partial_floats);
+    }
 }
 
 /* ---- shares --------------------------------------------------------------------------------------- */
@@ -295,7 +353,7 @@ static int64_t share_start(int64_t cost, int thread, int threads)
 static bool walk_share(struct worker *w, int64_t cost, int thread, int threads)
 {
     struct run *run = w->run;
-    struct cursor at = plan_seek(w->p, share_start(cost, thread, threads)), next;
+    struct cursor at = plan_seek(w->p, w->heads, share_start(cost, thread, threads)), next;
     int64_t end = share_start(cost, thread + 1, threads);
     bool entered = false, owned = false;
 
@@ -317,7 +375,7 @@ static bool walk_share(struct worker *w, int64_t cost, int thread, int threads)
             owned = false;
             continue;
         }
-        partial = w->partials + (size_t)run->count * w->partial_floats;
+        partial = w->partials + (size_t)(run->count * w->heads) * w->partial_floats;
         compute_unit(w, &at, more ? &next : NULL, partial);
         root = push_node(w, run->nodes, &run->count, run->inherited, (struct node){0, at.chunk, partial});
         if (root != NULL) {
@@ -361,12 +419,24 @@ static void write_rows_past_end(const struct problem *p, int thread, int threads
         write_hidden_row(p, start + i);
 }
 
+/* Tiles of many heads use memory in long runs; but there have to be enough units for every thread. */
+static int choose_heads(const struct problem *p, const struct room *room, int threads)
+{
+    enum { UNITS_PER_THREAD = 16 };
+    int heads = room->heads;
+    int64_t chunks = plan_cost(p, 1) / plan_chunk_cost(room->padded);
+
+    while (heads > 1 && chunks / heads < (int64_t)UNITS_PER_THREAD * threads)
+        heads = heads_up_to(p, heads - 1);
+    return heads;
+}
+
 quire_status cpu_decode(const struct problem *p)
 {
     struct room room = room_of(p);
     const struct kernel *kernel;
-    int64_t cost = plan_cost(p);
-    int threads = select_threads();
+    int threads = select_threads(), heads = choose_heads(p, &room, threads);
+    int64_t cost = plan_cost(p, heads);
     quire_status status = select_kernel(&kernel);
 
     if (status != QUIRE_OK)
@@ -375,7 +445,7 @@ quire_status cpu_decode(const struct problem *p)
 #pragma omp parallel num_threads(threads)
     {
         int thread = omp_get_thread_num(), team = omp_get_num_threads();
-        struct worker worker = worker_make(p, kernel, &room, thread);
+        struct worker worker = worker_make(p, kernel, &room, heads, thread);
         bool unfinished = walk_share(&worker, cost, thread, team);
 
         write_rows_past_end(p, thread, team);
@@ -385,9 +455,8 @@ quire_status cpu_decode(const struct problem *p)
     }
 #else
     {
-        struct worker worker = worker_make(p, kernel, &room, 0);
+        struct worker worker = worker_make(p, kernel, &room, heads, 0);
 
-        (void)threads;
         walk_share(&worker, cost, 0, 1);
         write_rows_past_end(p, 0, 1);
     }

@@ -13,8 +13,9 @@
 #include "cpu/plan.h"
 
 enum {
-    AHEAD_BLOCKS = 2,  /* how far before its use memory is asked for */
-    AHEAD_STREAMS = 4  /* blocks that are asked for in turn */
+    AHEAD_BYTES = 8192, /* how far before its use memory is asked for: what is in use and this fit the L1 cache */
+    AHEAD_STREAMS = 4,  /* blocks that are asked for in turn */
+    MOST_AHEAD = AHEAD_BYTES / (BLOCK_KEYS * 64) + AHEAD_STREAMS - 1 /* blocks that may be asked for, at most */
 };
 
 /* A tile's rows as a kernel sees them.  Rows are taken 4, 2 or 1 at a time, so `padded` is `rows`, or one
@@ -31,9 +32,11 @@ struct rows {
 
 /* One unit's keys. */
 struct chunk {
-    /* BLOCK_KEYS rows of K each, then as many of V, then up to AHEAD_BLOCKS + AHEAD_STREAMS - 1 of what comes next */
+    /* BLOCK_KEYS rows of K each, then as many of V, then up to MOST_AHEAD of what comes next */
     const char *const *memory;
     int blocks, memory_blocks;
+    int part_blocks;             /* K and V are gone over several times, by groups of rows and by tiles of
+                                    dimensions: in parts of so many blocks, about AHEAD_BYTES */
     int begin, end;              /* keys that any row sees, counted from the first block's */
     /* per row what it sees of them; NULL if every row sees all */
     const int *row_begin, *row_end;

@@ -95,13 +95,33 @@ INLINE struct ahead look_ahead(const struct chunk *chunk, int at, size_t done, s
 
     UNROLL
     for (int i = 0; i < AHEAD_STREAMS; i++) {
-        int block = at + AHEAD_BLOCKS + i;
+        int block = at + chunk->part_blocks + i;
 
         /* past the end of what is known, ask for what is there already */
         block = block < chunk->memory_blocks ? block : at;
         ahead.stream[i] = chunk->memory[block] + ((size_t)(AHEAD_STREAMS - 1 - i) * block_bytes + done) / AHEAD_STREAMS;
     }
     return ahead;
+}
+
+/* Groups of four rows go over the same K and V one after the other; each asks for its part of what comes
+ * next, at every `all`th step. */
+struct turn {
+    int mine, all; /* all: the largest power of two up to the groups of four; a group beyond has no turn */
+};
+
+static struct turn turn_of(const struct rows *rows, int row)
+{
+    struct turn turn = {row / 4, 1};
+
+    while (turn.all * 8 <= rows->padded)
+        turn.all *= 2;
+    return turn;
+}
+
+INLINE bool is_turn(struct turn turn, int step)
+{
+    return turn.mine < turn.all && (step & (turn.all - 1)) == 0;
 }
 
 INLINE void ask(struct ahead *ahead)
@@ -223,16 +243,17 @@ static void load_query(struct rows *rows, const void *const *source)
 /* ---- scores --------------------------------------------------------------------------------------- */
 
 /* nr rows of the query with kn keys: for each pair a vector whose lanes add up to the dot product. */
-INLINE void dot_products(const int nr, const int kn, const enum element element, const char *keys,
-                         const void *query, size_t d, struct ahead *ahead, vec *sums)
+INLINE void dot_products(const int nr, const int kn, const enum element element, const size_t d,
+                         const char *keys, const void *query, bool asking, struct ahead *ahead, vec *sums)
 {
-    size_t bytes = element_bytes(element), stride = d * bytes;
+    const size_t bytes = element_bytes(element), stride = d * bytes;
 
     UNROLL
     for (int i = 0; i < kn * nr; i++)
         sums[i] = v_set1(0.0f);
 #if BF16_DOT
     if (is_dot(element)) {
+        UNROLL
         for (size_t x = 0; x < d; x += 4 * LANES) {
             vec_bf16 a[4], b[4];
 
@@ -240,9 +261,10 @@ INLINE void dot_products(const int nr, const int kn, const enum element element,
             for (int k = 0; k < kn; k++) {
                 const char *key = keys + (size_t)k * stride + x * bytes;
 
-                UNROLL
-                for (size_t i = 0; i < 4 * LANES * bytes; i += 64)
-                    ask(ahead);
+                if (asking)
+                    UNROLL
+                    for (size_t i = 0; i < 4 * LANES * bytes; i += 64)
+                        ask(ahead);
                 if (element == ELEMENT_FP8_DOT) {
                     b_pair_fp8(key, &a[k], &b[k]);
                 } else {
@@ -263,12 +285,13 @@ INLINE void dot_products(const int nr, const int kn, const enum element element,
         return;
     }
 #endif
+    UNROLL
     for (size_t x = 0; x < d; x += 2 * LANES) {
         vec a[4], b[4];
 
         UNROLL
         for (int k = 0; k < kn; k++) {
-            if (x * bytes % 64 == 0)
+            if (asking && x * bytes % 64 == 0)
                 ask(ahead);
             load_pair(element, keys + (size_t)k * stride + x * bytes, &a[k], &b[k]);
         }
@@ -284,32 +307,36 @@ INLINE void dot_products(const int nr, const int kn, const enum element element,
     }
 }
 
-/* Scores of nr rows from `row` on, for every vector that holds one of a visible key.  Few keys at a time,
- * and so nearly in the order of memory: of many rows at once the processor's own prefetching makes less. */
-INLINE void score_rows(const int nr, const enum element element, const struct rows *rows, int row,
-                       const struct chunk *chunk)
+/* Scores of nr rows from `row` on with keys [begin, end) of a part, for every vector that holds one of a
+ * visible key.  Few keys at a time, and so nearly in the order of memory: of many rows at once the
+ * processor's own prefetching makes less. */
+INLINE void score_rows(const int nr, const enum element element, const size_t d, const struct rows *rows,
+                       int row, const struct chunk *chunk, int begin, int end)
 {
     const int kn = nr < 4 ? 4 / nr : LANES > 4 ? 2 : 1; /* keys that share a load of the query */
-    size_t d = (size_t)rows->head_dim, stride = d * element_bytes(element);
+    const size_t stride = d * element_bytes(element), block_bytes = BLOCK_KEYS * stride;
     const char *query = (const char *)rows->query + (size_t)row * d * query_bytes(element);
     float *scores = rows->scores + (size_t)row * CHUNK_KEYS;
-    int key = chunk->begin & -(LANES / nr);
+    int key = begin & -(LANES / nr), part = begin / BLOCK_KEYS;
+    struct turn turn = turn_of(rows, row);
 
-    while (key < chunk->end) {
+    while (key < end) {
         int block = key / BLOCK_KEYS, stop = (block + 1) * BLOCK_KEYS;
         size_t offset = (size_t)(key % BLOCK_KEYS) * stride;
         const char *keys = chunk->memory[block] + offset;
-        struct ahead ahead = look_ahead(chunk, block, offset, BLOCK_KEYS * stride);
+        size_t done = ((size_t)(turn.mine * chunk->part_blocks + block - part) * block_bytes + offset) / (size_t)turn.all;
+        struct ahead ahead = look_ahead(chunk, part + (int)(done / block_bytes), done % block_bytes, block_bytes);
 
-        stop = stop < chunk->end ? stop : chunk->end;
+        stop = stop < end ? stop : end;
         for (; key < stop; key += LANES / nr) {
+            bool asking = is_turn(turn, key / (LANES / nr));
             vec quads[LANES / 4];
 
             UNROLL
             for (int q = 0; q < LANES / 4; q += kn * nr / 4, keys += (size_t)kn * stride) {
                 vec sums[8];
 
-                dot_products(nr, kn, element, keys, query, d, &ahead, sums);
+                dot_products(nr, kn, element, d, keys, query, asking, &ahead, sums);
                 UNROLL
                 for (int i = 0; i < kn * nr / 4; i++)
                     quads[q + i] = v_quad(sums + 4 * i);
@@ -398,8 +425,21 @@ INLINE void weights_of_rows(const int nr, const struct rows *rows, int row, cons
 
 /* ---- weighted sum of V ---------------------------------------------------------------------------- */
 
-/* V is gone over once per tile of dimensions, in parts that stay in the L1 cache. */
-enum { PASS_BLOCKS = AHEAD_BLOCKS };
+/* Adds one key's tile of V, weighed for each row. */
+INLINE void weigh_key(const int nr, const enum element element, const char *values, const float *weight, vec *sums)
+{
+    vec v[TILE_VECTORS];
+
+    load_tile(element, values, v);
+    UNROLL
+    for (int r = 0; r < nr; r++) {
+        vec w = v_set1(weight[r]);
+
+        UNROLL
+        for (int i = 0; i < TILE_VECTORS; i++)
+            sums[r * TILE_VECTORS + i] = v_fma(v[i], w, sums[r * TILE_VECTORS + i]);
+    }
+}
 
 INLINE void weigh_rows(const int nr, const enum element element, const struct rows *rows, int row,
                        const struct chunk *chunk, int begin, int end, float *partial)
@@ -409,6 +449,7 @@ INLINE void weigh_rows(const int nr, const enum element element, const struct ro
     const float *weights = rows->scores + (size_t)row * CHUNK_KEYS;
     float *out = partial + (size_t)row * d;
     int part = chunk->blocks + begin / BLOCK_KEYS; /* first block of this part */
+    struct turn turn = turn_of(rows, row);
 
     for (size_t x = 0; x < d; x += TILE_VECTORS * LANES) {
         vec sums[4 * TILE_VECTORS];
@@ -423,27 +464,25 @@ INLINE void weigh_rows(const int nr, const enum element element, const struct ro
             int stop = (block + 1) * BLOCK_KEYS < end ? (block + 1) * BLOCK_KEYS : end;
             const char *values = chunk->memory[place] + (size_t)(key % BLOCK_KEYS) * stride + x * bytes;
             const float *weight = weights + key * nr;
-            /* by the order of passes, at this block of this pass so many bytes of the part are done */
-            size_t done = (x * bytes * PASS_BLOCKS + (size_t)(place - part) * tile_bytes) * BLOCK_KEYS;
+            /* by the order of groups, passes and blocks, so many bytes of the part are done */
+            size_t done = (((size_t)turn.mine * stride + x * bytes) * (size_t)chunk->part_blocks +
+                           (size_t)(place - part) * tile_bytes) * BLOCK_KEYS / (size_t)turn.all;
             struct ahead ahead = look_ahead(chunk, part + (int)(done / block_bytes), done % block_bytes, block_bytes);
 
-            for (; key < stop; key++, values += stride, weight += nr) {
-                vec v[TILE_VECTORS];
+            for (; key + 2 <= stop; key += 2) {
+                bool asking = is_turn(turn, key / 2);
 
-                if (tile_bytes >= 64 || key % 2 == 0)
-                    UNROLL
-                    for (size_t i = 0; i < tile_bytes; i += 64)
-                        ask(&ahead);
-                load_tile(element, values, v);
                 UNROLL
-                for (int r = 0; r < nr; r++) {
-                    vec w = v_set1(weight[r]);
-
-                    UNROLL
-                    for (int i = 0; i < TILE_VECTORS; i++)
-                        sums[r * TILE_VECTORS + i] = v_fma(v[i], w, sums[r * TILE_VECTORS + i]);
+                for (int k = 0; k < 2; k++, values += stride, weight += nr) {
+                    if (asking && (tile_bytes >= 64 || k == 0))
+                        UNROLL
+                        for (size_t i = 0; i < tile_bytes; i += 64)
+                            ask(&ahead);
+                    weigh_key(nr, element, values, weight, sums);
                 }
             }
+            for (; key < stop; key++, values += stride, weight += nr)
+                weigh_key(nr, element, values, weight, sums);
         }
         UNROLL
         for (int i = 0; i < nr * TILE_VECTORS; i++)
@@ -453,19 +492,33 @@ INLINE void weigh_rows(const int nr, const enum element element, const struct ro
 
 /* ---- a chunk -------------------------------------------------------------------------------------- */
 
+/* Sizes are compile-time where loops over them are to be unrolled. */
+INLINE void score_rows_of(const int nr, const enum element element, const struct rows *rows, int row,
+                          const struct chunk *chunk, int begin, int end)
+{
+    if (rows->head_dim == 64)
+        score_rows(nr, element, 64, rows, row, chunk, begin, end);
+    else if (rows->head_dim == 128)
+        score_rows(nr, element, 128, rows, row, chunk, begin, end);
+    else
+        score_rows(nr, element, 256, rows, row, chunk, begin, end);
+}
+
 #define SCORE(nr)                                                                                  \
-    static void score_##nr(const struct rows *rows, int row, const struct chunk *chunk,            \
-                           float *partial)                                                         \
+    static void score_##nr(const struct rows *rows, int row, const struct chunk *chunk, int begin, \
+                           int end, float *partial)                                                \
     {                                                                                              \
         switch (score_element(rows)) {                                                             \
-        case ELEMENT_BF16: score_rows(nr, ELEMENT_BF16, rows, row, chunk); break;                  \
-        case ELEMENT_FP16: score_rows(nr, ELEMENT_FP16, rows, row, chunk); break;                  \
-        case ELEMENT_FP8: score_rows(nr, ELEMENT_FP8, rows, row, chunk); break;                    \
-        case ELEMENT_BF16_DOT: score_rows(nr, ELEMENT_BF16_DOT, rows, row, chunk); break;          \
-        case ELEMENT_FP8_DOT: score_rows(nr, ELEMENT_FP8_DOT, rows, row, chunk); break;            \
+        case ELEMENT_BF16: score_rows_of(nr, ELEMENT_BF16, rows, row, chunk, begin, end); break;   \
+        case ELEMENT_FP16: score_rows_of(nr, ELEMENT_FP16, rows, row, chunk, begin, end); break;   \
+        case ELEMENT_FP8: score_rows_of(nr, ELEMENT_FP8, rows, row, chunk, begin, end); break;     \
+        case ELEMENT_BF16_DOT: score_rows_of(nr, ELEMENT_BF16_DOT, rows, row, chunk, begin, end); break; \
+        case ELEMENT_FP8_DOT: score_rows_of(nr, ELEMENT_FP8_DOT, rows, row, chunk, begin, end); break; \
         }                                                                                          \
-        hide_keys(nr, rows, row, chunk);                                                           \
-        max_of_rows(nr, rows, row, chunk, partial);                                                \
+        if (end == chunk->end) {                                                                   \
+            hide_keys(nr, rows, row, chunk);                                                       \
+            max_of_rows(nr, rows, row, chunk, partial);                                            \
+        }                                                                                          \
     }
 
 #define WEIGH(nr)                                                                                  \
@@ -483,26 +536,30 @@ INLINE void weigh_rows(const int nr, const enum element element, const struct ro
 SCORE(1) SCORE(2) SCORE(4)
 WEIGH(1) WEIGH(2) WEIGH(4)
 
+typedef void step(const struct rows *rows, int row, const struct chunk *chunk, int begin, int end, float *partial);
+
+/* One step for every group of rows, part by part. */
+INLINE void for_all_rows(const struct rows *rows, const struct chunk *chunk, float *partial, step *four, step *two,
+                         step *one)
+{
+    for (int begin = chunk->begin, end; begin < chunk->end; begin = end) {
+        int row = 0;
+
+        end = (begin / BLOCK_KEYS + chunk->part_blocks) * BLOCK_KEYS;
+        end = end < chunk->end ? end : chunk->end;
+        for (; row + 4 <= rows->padded; row += 4)
+            four(rows, row, chunk, begin, end, partial);
+        if (row + 2 == rows->padded)
+            two(rows, row, chunk, begin, end, partial);
+        else if (row + 1 == rows->padded)
+            one(rows, row, chunk, begin, end, partial);
+    }
+}
+
 static void chunk_partial(const struct rows *rows, const struct chunk *chunk, float *partial)
 {
-    int row = 0;
-
-    for (; row + 4 <= rows->padded; row += 4)
-        score_4(rows, row, chunk, partial);
-    if (row + 2 == rows->padded)
-        score_2(rows, row, chunk, partial);
-    else if (row + 1 == rows->padded)
-        score_1(rows, row, chunk, partial);
-    for (int begin = chunk->begin, end; begin < chunk->end; begin = end) {
-        end = (begin / BLOCK_KEYS + PASS_BLOCKS) * BLOCK_KEYS;
-        end = end < chunk->end ? end : chunk->end;
-        for (row = 0; row + 4 <= rows->padded; row += 4)
-            weigh_4(rows, row, chunk, begin, end, partial);
-        if (row + 2 == rows->padded)
-            weigh_2(rows, row, chunk, begin, end, partial);
-        else if (row + 1 == rows->padded)
-            weigh_1(rows, row, chunk, begin, end, partial);
-    }
+    for_all_rows(rows, chunk, partial, score_4, score_2, score_1);
+    for_all_rows(rows, chunk, partial, weigh_4, weigh_2, weigh_1);
 }
 
 /* ---- merge, finish -------------------------------------------------------------------------------- */

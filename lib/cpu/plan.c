@@ -1,4 +1,4 @@
-/* plan.c - the line of units: requests, within them KV heads, tiles of rows, chunks of keys
+/* plan.c - the line of units: requests, within them sets of KV heads, tiles of rows, chunks of keys
  * SPDX-License-Identifier: Apache-2.0 */
 #ifdef HAVE_CONFIG_H
 #include <config.h>
@@ -41,6 +41,11 @@ static int64_t unit_cost(const struct tile *tile, int32_t chunk)
     return ((end - 1) / BLOCK_KEYS - begin / BLOCK_KEYS + 2) * block_cost(tile->rows);
 }
 
+int64_t plan_chunk_cost(int32_t rows)
+{
+    return (CHUNK_BLOCKS + 1) * block_cost(rows);
+}
+
 static int64_t tile_cost(const struct tile *tile)
 {
     int64_t chunks = tile_end_chunk(tile) - tile_first_chunk(tile);
@@ -79,17 +84,17 @@ static void enter_request(const struct problem *p, struct tile *tile, int32_t re
     tile->rows = 0;
 }
 
-static bool has_next_tile_in_head(const struct problem *p, const struct tile *tile)
+static bool has_next_tile_in_heads(const struct problem *p, const struct tile *tile)
 {
     return tile->first_row + tile->rows < tile->tokens * p->group;
 }
 
-/* Cost of one KV head of the request whose first tile is `tile`; every head costs the same. */
-static int64_t head_cost(const struct problem *p, struct tile tile)
+/* Cost of the tiles of one set of KV heads, of the request whose first tile is `tile`; all cost the same. */
+static int64_t heads_cost(const struct problem *p, struct tile tile)
 {
     int64_t cost = tile_cost(&tile);
 
-    while (has_next_tile_in_head(p, &tile)) {
+    while (has_next_tile_in_heads(p, &tile)) {
         enter_tile(p, &tile, tile.first_row + tile.rows);
         cost += tile_cost(&tile);
     }
@@ -98,13 +103,13 @@ static int64_t head_cost(const struct problem *p, struct tile tile)
 
 /* ---- the line ------------------------------------------------------------------------------------- */
 
-int64_t plan_cost(const struct problem *p)
+int64_t plan_cost(const struct problem *p, int32_t heads)
 {
     struct tile tile;
     int64_t cost = 0;
 
     for (enter_request(p, &tile, 0); tile.rows > 0; enter_request(p, &tile, tile.request + 1))
-        cost += head_cost(p, tile) * p->kv_heads;
+        cost += heads_cost(p, tile) * (p->kv_heads / heads);
     return cost;
 }
 
@@ -112,10 +117,10 @@ static void next_tile(struct cursor *at)
 {
     const struct problem *p = at->p;
 
-    if (has_next_tile_in_head(p, &at->tile)) {
+    if (has_next_tile_in_heads(p, &at->tile)) {
         enter_tile(p, &at->tile, at->tile.first_row + at->tile.rows);
-    } else if (at->tile.kv_head + 1 < p->kv_heads) {
-        at->tile.kv_head++;
+    } else if (at->tile.kv_head + at->heads < p->kv_heads) {
+        at->tile.kv_head += at->heads;
         enter_tile(p, &at->tile, 0);
     } else {
         enter_request(p, &at->tile, at->tile.request + 1);
@@ -131,26 +136,27 @@ void plan_next(struct cursor *at)
         next_tile(at);
 }
 
-struct cursor plan_seek(const struct problem *p, int64_t start)
+struct cursor plan_seek(const struct problem *p, int32_t heads, int64_t start)
 {
-    struct cursor at = {.p = p};
+    struct cursor at = {.p = p, .heads = heads};
+    int64_t sets = p->kv_heads / heads;
 
     enter_request(p, &at.tile, 0);
     while (!plan_at_end(&at)) { /* whole requests */
-        int64_t head = head_cost(p, at.tile), heads = (start - at.start) / head;
+        int64_t each = heads_cost(p, at.tile), done = (start - at.start) / each;
 
-        if (heads < p->kv_heads) {
-            at.start += heads * head;
-            at.tile.kv_head = (int32_t)heads;
+        if (done < sets) {
+            at.start += done * each;
+            at.tile.kv_head = (int32_t)done * heads;
             break;
         }
-        at.start += head * p->kv_heads;
+        at.start += each * sets;
         enter_request(p, &at.tile, at.tile.request + 1);
     }
     if (plan_at_end(&at))
         return at;
     at.chunk = tile_first_chunk(&at.tile);
-    while (at.start < start) { /* tiles of a head, then chunks of a tile */
+    while (at.start < start) { /* tiles of these heads, then chunks of a tile */
         int64_t whole = tile_cost(&at.tile), first = unit_cost(&at.tile, at.chunk);
         int64_t inner, chunks = tile_end_chunk(&at.tile) - at.chunk;
 
@@ -161,10 +167,10 @@ struct cursor plan_seek(const struct problem *p, int64_t start)
         }
         at.start += first;
         at.chunk++;
-        inner = (start - at.start) / ((CHUNK_BLOCKS + 1) * block_cost(at.tile.rows));
+        inner = (start - at.start) / plan_chunk_cost(at.tile.rows);
         if (inner > 0) { /* all but the first and the last chunk cost the same */
             inner = inner < chunks - 2 ? inner : chunks - 2;
-            at.start += inner * (CHUNK_BLOCKS + 1) * block_cost(at.tile.rows);
+            at.start += inner * plan_chunk_cost(at.tile.rows);
             at.chunk += (int32_t)inner;
         }
         while (at.start < start && at.chunk < tile_end_chunk(&at.tile) - 1) {

@@ -1,7 +1,7 @@
 /* plan.h - the work of a CPU decode, laid out as one line of units from the live lengths
  *
- * A tile is up to TILE_ROWS query rows of one request and KV head; its keys are read once for all of
- * them.  A unit is one chunk of a tile's keys.  Chunks are counted from the request's start, so that what
+ * A tile is up to TILE_ROWS query rows of one request: those of one KV head, whose keys are read once for
+ * all of them, or those of several KV heads that lie side by side.  A unit is one chunk of a tile's keys.  Chunks are counted from the request's start, so that what
  * a unit computes depends on its own request alone: neither threads nor neighbours move a bit.
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -19,11 +19,11 @@ enum {
 
 struct tile {
     int32_t request;
-    int32_t kv_head;
+    int32_t kv_head;    /* the first of them */
     int32_t tokens;     /* query tokens of the request */
     int32_t length;     /* its keys */
     int32_t first_row;  /* row = token * group + head within the group */
-    int32_t rows;       /* 0 only past the last request */
+    int32_t rows;       /* of each head; 0 only past the last request */
     int64_t first_token;          /* of the request, in query and out */
     int32_t key_begin, key_end;   /* keys that any row of the tile sees; equal if there are none */
 };
@@ -34,16 +34,20 @@ void plan_visible(const struct problem *p, const struct tile *tile, int32_t toke
 /* A place in the line. */
 struct cursor {
     const struct problem *p;
+    int32_t heads;      /* KV heads in a tile, of which kv_heads is a multiple */
     struct tile tile;
     int32_t chunk;      /* number, counted from the request's start */
     int64_t start;      /* cost of all units before this one */
 };
 
-/* Cost of the whole line, in arbitrary units that stay below 2^50. */
-int64_t plan_cost(const struct problem *p);
+/* Cost of the whole line with so many heads in a tile, in arbitrary units that stay below 2^50. */
+int64_t plan_cost(const struct problem *p, int32_t heads);
+
+/* Cost of a whole chunk of so many rows. */
+int64_t plan_chunk_cost(int32_t rows);
 
 /* The first unit whose start is not below `start`. */
-struct cursor plan_seek(const struct problem *p, int64_t start);
+struct cursor plan_seek(const struct problem *p, int32_t heads, int64_t start);
 
 void plan_next(struct cursor *at);
 
