@@ -13,7 +13,7 @@
 namespace quire {
 
 template <class T>
-__device__ __forceinline__ void consume(const decode_params &p, const share &mine, unsigned char *smem, control<T> *ctl)
+__device__ __forceinline__ void consume(const decode_params &p, unsigned char *smem, control<T> *ctl)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int key_warp = warp % T::KEY_WARPS, slice = key_warp * T::WARP_KEYS;
@@ -21,9 +21,13 @@ __device__ __forceinline__ void consume(const decode_params &p, const share &min
     auto *merge = reinterpret_cast<float *>(smem + T::OFF_MERGE);
     int stage = 0, slot = 0;
     u32 phase = 0, q_phase = 0;
-    for (u64 left = mine.end - mine.start; left > 0;) { // items
+    for (bool final = false; !final;) { // items
         barrier_wait(smem_address(&ctl->q_full[slot]), q_phase);
-        const bool solo = T::SOLO && ctl->items[slot].solo;
+        const item_info item = ctl->items[slot];
+        if (item.share < 0)
+            break;
+        final = item.final;
+        const bool solo = T::SOLO && item.solo;
         const box_shape boxes = boxes_of<T>(p, solo);
         const int first_row = solo ? key_warp * T::ROWS : warp / T::KEY_WARPS * T::WARP_ROWS;
         const row_info *rows = reinterpret_cast<const row_info *>(smem + T::OFF_ROWS) + slot * T::Q_ROWS;
@@ -31,7 +35,7 @@ __device__ __forceinline__ void consume(const decode_params &p, const share &min
         load_query<T>(q, smem + T::OFF_Q + slot * T::Q_BYTES, first_row, lane);
         accumulator<T> acc;
         acc.clear();
-        for (bool last = false; !last; left--) { // key tiles
+        for (bool last = false; !last;) { // key tiles
             barrier_wait(smem_address(&ctl->k_full[stage]), phase);
             tile_info tile = ctl->tiles[stage];
             last = tile.flags & TILE_LAST;
@@ -40,9 +44,7 @@ __device__ __forceinline__ void consume(const decode_params &p, const share &min
             const u32 k_smem = ring + stage * 2 * T::TILE_BYTES;
             attend<T>(acc, q, tile, k_smem, {smem_address(&ctl->v_full[stage]), phase}, rows + first_row, slice, boxes,
                       p.scale_log2, lane);
-            __syncwarp();
-            if (lane == 0)
-                barrier_arrive(smem_address(&ctl->empty[stage]));
+            barrier_arrive_warp(smem_address(&ctl->empty[stage]), lane);
             if (++stage == T::STAGES) {
                 stage = 0;
                 phase ^= 1;
@@ -51,10 +53,8 @@ __device__ __forceinline__ void consume(const decode_params &p, const share &min
         if (solo)
             finish_solo<T>(p, acc, merge + key_warp * T::ROWS * T::ACC_STRIDE, rows + first_row, lane);
         else
-            finish_item<T>(p, mine, acc, merge, rows, ctl->items[slot], key_warp, first_row, lane);
-        __syncwarp();
-        if (lane == 0)
-            barrier_arrive(smem_address(&ctl->q_empty[slot]));
+            finish_item<T>(p, acc, merge, rows, item, key_warp, first_row, lane);
+        barrier_arrive_warp(smem_address(&ctl->q_empty[slot]), lane);
         if (++slot == LAYOUT_Q_SLOTS) {
             slot = 0;
             q_phase ^= 1;
@@ -86,18 +86,33 @@ __device__ __forceinline__ void decode(const decode_params &p)
     extern __shared__ unsigned char raw[];
     unsigned char *smem = raw + (-smem_address(raw) & 1023);
     auto *ctl = reinterpret_cast<control<T> *>(smem + T::OFF_CONTROL);
-    auto *mine = reinterpret_cast<share *>(ctl + 1);
+    auto *shared_share = reinterpret_cast<share *>(ctl + 1);
     static_assert(sizeof(control<T>) + sizeof(share) <= LAYOUT_CONTROL_BYTES);
+
+    const int lane = threadIdx.x % 32;
+    const bool producing = threadIdx.x >= T::CONSUMERS, alone = p.batch <= 32;
+    // With the promise the metadata is read before the work before this launch is complete.  Without it
+    // that is done too where it costs little, as a guess: what it leads to is only a prefetch, and it is
+    // checked afterwards.
+    const bool stable = p.flags & DECODE_METADATA_STABLE;
+    bool guess = stable || p.batch <= T::THREADS;
+    if (!guess)
+        wait_for_previous_grid();
+    const int own_index = alone ? min(lane, p.batch - 1) : static_cast<int>(threadIdx.x);
+    const bool holds_request = alone ? producing : p.batch <= T::THREADS && own_index < p.batch;
+    raw_request own = {};
+    if (holds_request)
+        own = load_request<true>(p, own_index);
 
     if (threadIdx.x == 0) {
         for (int i = 0; i < T::STAGES; i++) {
-            barrier_init(smem_address(&ctl->k_full[i]), T::TMA ? 1 : 33);
-            barrier_init(smem_address(&ctl->v_full[i]), T::TMA ? 1 : 33);
-            barrier_init(smem_address(&ctl->empty[i]), T::CONSUMERS / 32);
+            barrier_init(smem_address(&ctl->k_full[i]), T::TMA ? 1 : 32 + WARP_ARRIVALS);
+            barrier_init(smem_address(&ctl->v_full[i]), T::TMA ? 1 : 32 + WARP_ARRIVALS);
+            barrier_init(smem_address(&ctl->empty[i]), T::CONSUMERS / 32 * WARP_ARRIVALS);
         }
         for (int i = 0; i < LAYOUT_Q_SLOTS; i++) {
-            barrier_init(smem_address(&ctl->q_full[i]), 33);
-            barrier_init(smem_address(&ctl->q_empty[i]), T::CONSUMERS / 32);
+            barrier_init(smem_address(&ctl->q_full[i]), 32 + WARP_ARRIVALS);
+            barrier_init(smem_address(&ctl->q_empty[i]), T::CONSUMERS / 32 * WARP_ARRIVALS);
         }
 #if __CUDA_ARCH__ >= 900
         barrier_init_fence();
@@ -107,44 +122,40 @@ __device__ __forceinline__ void decode(const decode_params &p)
         }
 #endif
     }
-    // With the promise the metadata is read before the work before this launch is complete.  Without it
-    // that is done too, as a guess: what it leads to is only a prefetch, and it is checked afterwards.
-    const bool stable = p.flags & DECODE_METADATA_STABLE, early = stable || p.batch <= T::THREADS;
-    const bool producing = threadIdx.x >= T::CONSUMERS;
-    if (!early)
+    __syncthreads();
+
+    producer<T> from = {p, smem, ctl, lane, threadIdx.x / 32 > T::CONSUMERS / 32, {}, {}, {}};
+    for (;;) {
+        if (!alone)
+            find_share<T>(p, shared_share, ctl->share_words, own);
+        if (producing) {
+            from.mine = alone ? find_share_alone<T>(p, own, lane) : *shared_share;
+            from.start();
+        }
+        if (!guess)
+            break;
         wait_for_previous_grid();
-    raw_request own = {};
-    if (threadIdx.x < p.batch && p.batch <= T::THREADS)
-        own = load_request<true>(p, threadIdx.x);
-    find_share<T>(p, mine, ctl->share_words, own);
-    producer<T> from = {p, *mine, smem, ctl, static_cast<int>(threadIdx.x % 32), threadIdx.x / 32 > T::CONSUMERS / 32, {}, {}};
-    if (producing && mine->index >= 0)
-        from.template start<true>();
-    wait_for_previous_grid();
-    if (early && !stable) {
+        guess = false;
+        if (stable || (alone && !producing))
+            break;
         bool changed = false;
-        if (threadIdx.x < p.batch) {
-            const raw_request now = load_request<true>(p, threadIdx.x);
+        if (holds_request) {
+            const raw_request now = load_request<true>(p, own_index);
             changed = now != own;
             own = now;
         }
-        if (producing && mine->index >= 0)
-            from.pg = from.template find_page<true>(from.at.tile);
-        if (__syncthreads_or(changed)) {
-            find_share<T>(p, mine, ctl->share_words, own);
-            if (producing && mine->index >= 0)
-                from.template start<false>();
-        }
+        if (producing)
+            from.look_again();
+        if (!(alone ? __any_sync(0xffffffff, changed) : __syncthreads_or(changed)))
+            break;
     }
     // only now: a grid that starts early may rely on all that came before this one
     let_next_grid_start();
 
-    if (mine->index >= 0) {
-        if (producing)
-            from.run();
-        else
-            consume<T>(p, *mine, smem, ctl);
-    }
+    if (producing)
+        from.run();
+    else
+        consume<T>(p, smem, ctl);
     if (p.flags & DECODE_PACKED)
         clear_unowned_rows<T>(p);
 }

@@ -9,11 +9,11 @@ namespace quire {
 template <class T>
 struct producer {
     const decode_params &p;
-    const share &mine;
     unsigned char *smem;
     control<T> *ctl;
     int lane;
     bool brings_v; // one warp brings K, the other V: small pages are limited by how fast a warp issues copies
+    share mine;
     cursor<T> at;
 
     // A lane's page of a tile of the cursor's item.
@@ -69,15 +69,16 @@ struct producer {
         }
         barrier_arrive_after_copies(smem_address(&ctl->q_full[slot]));
         if (lane == 0) {
+            const bool begins = at.item_start >= mine.start, ends = at.item_end() <= mine.end;
             item_info info;
-            info.begins = at.item_start >= mine.start;
-            info.ends = at.item_end() <= mine.end;
-            info.rank = info.begins ? 0 : mine.index - mine.of(at.item_start);
-            info.last_rank = info.rank + (info.ends ? 0 : mine.of(at.item_end() - 1) - mine.index);
+            info.share = mine.index;
+            info.rank = begins ? 0 : mine.index - mine.of(at.item_start);
+            info.last_rank = info.rank + (ends ? 0 : mine.of(at.item_end() - 1) - mine.index);
             info.solo = at.solo;
+            info.final = at.item_end() >= mine.end;
             ctl->items[slot] = info;
-            barrier_arrive(smem_address(&ctl->q_full[slot]));
         }
+        barrier_arrive_warp(smem_address(&ctl->q_full[slot]), lane);
     }
 
     __device__ __forceinline__ tile_info describe_tile(bool last) const
@@ -148,30 +149,45 @@ struct producer {
             }
         }
         barrier_arrive_after_copies(full(stage));
-        __syncwarp();
-        if (lane == 0)
-            barrier_arrive(full(stage));
+        barrier_arrive_warp(full(stage), lane);
     }
 
-    // Finds the share's first tile.  EARLY: and has L2 fetch the first tiles, which is right whatever the work
-    // before this launch still writes.
-    template <bool EARLY>
+    // Finds the first tile of `mine`, and has L2 fetch the first few: which is right whatever the work before
+    // this launch still writes, as what lies in L2 is kept up to date.
     __device__ __forceinline__ void start()
     {
-        at.template seek<EARLY>(p, mine);
-        pg = find_page<EARLY>(at.tile);
+        if (mine.index < 0)
+            return;
+        at.seek(p, mine);
+        pg = find_page<true>(at.tile);
 #if __CUDA_ARCH__ >= 900
-        if constexpr (EARLY && T::TMA) {
+        if constexpr (T::TMA) {
             prefetch_tile(pg);
             constexpr int TILES = 65536 / (2 * T::TILE_BYTES); // as much as pays, measured
             for (int tile = at.tile + 1; tile < at.tile_end && tile < at.tile + TILES; tile++)
-                prefetch_tile(find_page<EARLY>(tile));
+                prefetch_tile(find_page<true>(tile));
         }
 #endif
     }
 
+    // Once more, when the work before this launch is complete.
+    __device__ __forceinline__ void look_again()
+    {
+        if (mine.index >= 0)
+            pg = find_page<true>(at.tile);
+    }
+
     __device__ __forceinline__ void run()
     {
+        if (mine.index < 0) {
+            if (brings_v) {
+                if (lane == 0)
+                    ctl->items[0].share = -1;
+                barrier_arrive_after_copies(smem_address(&ctl->q_full[0]));
+                barrier_arrive_warp(smem_address(&ctl->q_full[0]), lane);
+            }
+            return;
+        }
 #if __CUDA_ARCH__ >= 900
         const u64 policy = p.flags & DECODE_READ_ONCE ? cache_policy_evict_first() : cache_policy_evict_normal();
 #endif
@@ -187,9 +203,10 @@ struct producer {
                     q_phase ^= 1;
                 }
             }
+            const tile_info info = describe_tile(at.tile + 1 == at.tile_end || left == 1);
             barrier_wait(smem_address(&ctl->empty[stage]), phase ^ 1);
             if (lane == 0 && !brings_v)
-                ctl->tiles[stage] = describe_tile(at.tile + 1 == at.tile_end || left == 1);
+                ctl->tiles[stage] = info;
             if constexpr (T::TMA) {
 #if __CUDA_ARCH__ >= 900
                 copy_tile_tma(stage, policy);

@@ -58,11 +58,11 @@ __device__ __forceinline__ void add_part(row_part<N> &into, const row_part<N> &f
 
 __device__ __forceinline__ float never_zero(float x) { return x == 0.0f ? -0.0f : x; }
 
-__device__ __forceinline__ bool arrived(float2 v) { return __float_as_uint(v.x) && __float_as_uint(v.y); }
+__device__ __forceinline__ u32 least_word(float2 v) { return min(__float_as_uint(v.x), __float_as_uint(v.y)); }
 
-__device__ __forceinline__ bool arrived(float4 v)
+__device__ __forceinline__ u32 least_word(float4 v)
 {
-    return arrived(make_float2(v.x, v.y)) && arrived(make_float2(v.z, v.w));
+    return min(least_word(make_float2(v.x, v.y)), least_word(make_float2(v.z, v.w)));
 }
 
 // Which partial results a CTA adds for the item that ends its share's run.
@@ -151,7 +151,7 @@ __device__ __forceinline__ void finish_solo(const decode_params &p, accumulator<
 
 // All consumer threads; `rows` are the whole item's.
 template <class T>
-__device__ __forceinline__ void finish_item(const decode_params &p, const share &mine, accumulator<T> &acc, float *merge,
+__device__ __forceinline__ void finish_item(const decode_params &p, accumulator<T> &acc, float *merge,
                                             const row_info *rows, const item_info &item, int key_warp, int first_row,
                                             int lane)
 {
@@ -165,7 +165,7 @@ __device__ __forceinline__ void finish_item(const decode_params &p, const share 
     named_barrier(1, T::CONSUMERS);
 
     const gathering todo = what_to_gather(item);
-    float *const first_slot = p.partials + static_cast<long long>(mine.index - item.rank) * SLOT; // of rank 0
+    float *const first_slot = p.partials + static_cast<long long>(item.share - item.rank) * SLOT; // of rank 0
 #pragma unroll 1
     for (int unit = threadIdx.x; unit < T::ROWS * STEP / 4; unit += T::CONSUMERS) {
         const int row = unit / (STEP / 4), dim = unit % (STEP / 4) * 4, place = row * T::ACC_STRIDE + dim;
@@ -190,29 +190,31 @@ __device__ __forceinline__ void finish_item(const decode_params &p, const share 
 #pragma unroll 1
         for (int i = 0; i < todo.count; i += BATCH) {
             row_part<N> other[BATCH];
-            u32 missing;
+            u32 least; // of all words: 0 until every one has arrived
             do {
 #pragma unroll
-                for (int k = 0; k < BATCH; k++) {
-                    const float *from = first_slot + todo.rank_of(min(i + k, todo.count - 1)) * SLOT + place;
+                for (int k = 0; k < BATCH; k++) { // all under way at once
+                    const float *from = first_slot + todo.rank_of(i + k) * SLOT + place;
+                    const bool wanted = i + k < todo.count;
 #pragma unroll
                     for (int j = 0; j < N; j++)
-                        other[k].o[j] = load_relaxed(reinterpret_cast<const float4 *>(from + j * STEP));
-                    other[k].state = load_relaxed(reinterpret_cast<const float2 *>(from - dim + T::D));
+                        load_relaxed(other[k].o[j], reinterpret_cast<const float4 *>(from + j * STEP), wanted);
+                    load_relaxed(other[k].state, reinterpret_cast<const float2 *>(from - dim + T::D), wanted);
                 }
-                missing = 0;
+                least = 1;
 #pragma unroll
                 for (int k = 0; k < BATCH; k++) {
-                    missing |= !arrived(other[k].state);
+                    u32 here = least_word(other[k].state);
 #pragma unroll
                     for (int j = 0; j < N; j++)
-                        missing |= !arrived(other[k].o[j]);
+                        here = min(here, least_word(other[k].o[j]));
+                    least = min(least, here);
                 }
-            } while (missing);
+            } while (!least);
             top = part.state.x;
 #pragma unroll
             for (int k = 0; k < BATCH; k++)
-                top = fmaxf(top, other[k].state.x); // past the end: the last one again
+                top = i + k < todo.count ? fmaxf(top, other[k].state.x) : top;
             scale_part(part, top);
 #pragma unroll
             for (int k = 0; k < BATCH; k++)

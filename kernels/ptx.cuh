@@ -28,6 +28,21 @@ __device__ __forceinline__ void barrier_arrive(u32 bar)
     asm volatile("{ .reg .b64 s; mbarrier.arrive.shared.b64 s, [%0]; }" ::"r"(bar) : "memory");
 }
 
+// A warp's lanes are done with what the barrier guards: one arrival for all of them, after __syncwarp.
+// compute-sanitizer's racecheck sees only the arriving lane's accesses, so a build for it has all arrive.
+#ifdef QUIRE_RACECHECK
+constexpr u32 WARP_ARRIVALS = 32;
+#else
+constexpr u32 WARP_ARRIVALS = 1;
+#endif
+
+__device__ __forceinline__ void barrier_arrive_warp(u32 bar, int lane)
+{
+    __syncwarp();
+    if (lane < WARP_ARRIVALS)
+        barrier_arrive(bar);
+}
+
 __device__ __forceinline__ bool barrier_test(u32 bar, u32 parity)
 {
     u32 done;
@@ -255,19 +270,20 @@ __device__ __forceinline__ int load_int(const int *p)
 
 // ---- words that pass between CTAs: relaxed, at the scope of the GPU ----
 
-__device__ __forceinline__ float4 load_relaxed(const float4 *p)
+// 1.0 in every place if not `wanted`; no branch, so that many are under way at once
+__device__ __forceinline__ void load_relaxed(float4 &v, const float4 *p, bool wanted)
 {
-    float4 v;
-    asm volatile("ld.relaxed.gpu.global.v4.f32 {%0,%1,%2,%3}, [%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p) : "memory");
-    return v;
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0;\n"
+                 "mov.b32 %0, 0f3F800000; mov.b32 %1, 0f3F800000; mov.b32 %2, 0f3F800000; mov.b32 %3, 0f3F800000;\n"
+                 "@p ld.relaxed.gpu.global.v4.f32 {%0,%1,%2,%3}, [%4]; }"
+                 : "=&f"(v.x), "=&f"(v.y), "=&f"(v.z), "=&f"(v.w) : "l"(p), "r"(static_cast<u32>(wanted)) : "memory");
 }
 
-__device__ __forceinline__ float2 load_relaxed(const float2 *p)
+__device__ __forceinline__ void load_relaxed(float2 &v, const float2 *p, bool wanted)
 {
-    float2 v;
-    asm volatile("ld.relaxed.gpu.global.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(p) : "memory");
-    return v;
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %3, 0; mov.b32 %0, 0f3F800000; mov.b32 %1, 0f3F800000;\n"
+                 "@p ld.relaxed.gpu.global.v2.f32 {%0,%1}, [%2]; }"
+                 : "=&f"(v.x), "=&f"(v.y) : "l"(p), "r"(static_cast<u32>(wanted)) : "memory");
 }
 
 __device__ __forceinline__ void store_relaxed(float2 *p, float2 v)

@@ -73,10 +73,10 @@ struct key_range {
 // What query token i of the request sees.
 __device__ __forceinline__ key_range visible_keys(const decode_params &p, const request &r, int i)
 {
-    const long long last = static_cast<long long>(r.keys) - r.tokens + i; // the token's own position
+    const int last = r.keys - r.tokens + i; // the token's own position
     key_range v;
-    v.hi = p.flags & DECODE_CAUSAL ? static_cast<int>(max(last + 1, 0ll)) : r.keys;
-    v.lo = p.window_left >= 0 ? static_cast<int>(max(last - p.window_left, 0ll)) : 0;
+    v.hi = p.flags & DECODE_CAUSAL ? max(last + 1, 0) : r.keys;
+    v.lo = p.window_left >= 0 && last > p.window_left ? last - p.window_left : 0;
     return v;
 }
 
@@ -153,14 +153,15 @@ __device__ __forceinline__ u64 divide(u64 a, u64 b)
     return a >> 32 ? a / b : static_cast<u32>(a) / static_cast<u32>(b);
 }
 
-// What every thread of a CTA knows after the scan.
+// A CTA's run of tiles, and where it begins.
 struct share {
-    u64 each, extra;  // key tiles of a share; the first `extra` shares have one more
-    u64 start, end;   // this CTA's share
-    u64 offset;       // of `start` within its request
-    int index;        // of the share; negative if there is none for this CTA
-    int b;            // the request that `start` lies in
+    u64 each, extra;     // key tiles of a share; the first `extra` shares have one more
+    u64 start, end;      // this CTA's share
+    u64 offset;          // of `start` within its request
+    int index;           // of the share; negative if there is none for this CTA
+    int b;               // the request that `start` lies in
     request req;
+    request_tiles tiles;
 
     __device__ __forceinline__ u64 start_of(int i) const { return i * each + min(static_cast<u64>(i), extra); }
 
@@ -170,47 +171,90 @@ struct share {
         const u64 larger = (each + 1) * extra; // tiles of the shares that have one more
         return static_cast<int>(x < larger ? divide(x, each + 1) : extra + divide(x - larger, each));
     }
+
+    // alike: every request has one row tile, and as many items of the same length as the others
+    __device__ __forceinline__ void cut(const decode_params &p, u64 total, bool alike, int heads)
+    {
+        constexpr u64 SHORT = 9000; // tiles, of 32 KB
+        int count = gridDim.x;
+        if (alike && total <= SHORT)
+            count = heads == p.kv_heads ? p.even_shares : p.even_solo_shares;
+        count = static_cast<int>(min(static_cast<u64>(count), total));
+        index = count - 1 - static_cast<int>(blockIdx.x);
+        if (index < 0)
+            return;
+        each = divide(total, count);
+        extra = total - each * count;
+        start = start_of(index);
+        end = start_of(index + 1);
+    }
 };
 
-// How many shares: one for each CTA, unless items of one length can be cut, or dealt out, evenly over
-// nearly as many: then pieces are fewer and alike, which gains more than the idle CTAs lose while the
-// launch is short.
-__device__ __forceinline__ int share_count(u64 total, bool alike, int items)
+// By one warp alone, if there are at most 32 requests: the start of a launch waits for this.  `own`: the
+// metadata of request min(lane, batch - 1).
+template <class T>
+__device__ __forceinline__ share find_share_alone(const decode_params &p, const raw_request &own, int lane)
 {
-    constexpr u64 SHORT = 9000; // tiles, of 32 KB
-    const int grid = static_cast<int>(min(static_cast<u64>(gridDim.x), total));
-    if (!alike || total > SHORT)
-        return grid;
-    int even;
-    if (items <= grid) {
-        even = grid / items * items;
-    } else {
-        const int per_share = (items + grid - 1) / grid;
-        if (items % per_share)
-            return grid;
-        even = items / per_share;
+    constexpr u32 ALL = 0xffffffff;
+    share s;
+    s.req = clamp_request(p, own);
+    s.tiles = count_tiles<T>(p, s.req);
+    s.b = own.index;
+    u64 mine = s.tiles.total(), before = 0, total = mine;
+    bool alike = row_tiles<T>(p, s.req) == 1;
+    if (p.batch > 1) {
+        if (lane >= p.batch)
+            mine = 0;
+        total = mine;
+#pragma unroll
+        for (int step = 1; step < 32; step *= 2) { // inclusive scan
+            const u64 other = __shfl_up_sync(ALL, total, step);
+            if (lane >= step)
+                total += other;
+        }
+        before = total - mine;
+        total = __shfl_sync(ALL, total, 31);
+        const int heads = __shfl_sync(ALL, s.tiles.heads, 0), length = __shfl_sync(ALL, s.tiles.each, 0);
+        alike = __all_sync(ALL, alike && s.tiles.heads == heads && s.tiles.each == length);
     }
-    return even * 25 >= grid * 24 ? even : grid;
+    s.cut(p, total, alike, s.tiles.heads);
+    if (s.index < 0)
+        return s;
+    s.offset = s.start - before;
+    if (p.batch > 1) {
+        // empty requests span nothing, so one lane's request has the start
+        const int b = __ffs(__ballot_sync(ALL, s.start >= before && s.start < before + mine)) - 1;
+        s.b = b;
+        s.offset = __shfl_sync(ALL, s.offset, b);
+        s.req.keys = __shfl_sync(ALL, s.req.keys, b);
+        s.req.tokens = __shfl_sync(ALL, s.req.tokens, b);
+        s.req.first_token = __shfl_sync(ALL, s.req.first_token, b);
+        s.req.first_entry = __shfl_sync(ALL, s.req.first_entry, b);
+        s.tiles.heads = __shfl_sync(ALL, s.tiles.heads, b);
+        s.tiles.each = __shfl_sync(ALL, s.tiles.each, b);
+    }
+    return s;
 }
 
-// All threads of the CTA take part.  `sums` holds a word per warp.  `own`: the metadata of request
-// threadIdx.x, if there are at least as many threads as requests.
+// By all threads of the CTA, for any number of requests.  `words`: 32 words of shared memory.  `own`: the
+// metadata of request threadIdx.x, if there are at least as many threads as requests.
 template <class T>
-__device__ __forceinline__ void find_share(const decode_params &p, share *s, u64 *sums, const raw_request &own)
+__device__ __forceinline__ void find_share(const decode_params &p, share *s, u64 *words, const raw_request &own)
 {
-    const int threads = blockDim.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int each = (p.batch + threads - 1) / threads;
+    constexpr int WARPS = T::THREADS / 32;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int each = (p.batch + T::THREADS - 1) / T::THREADS;
     const int first = min(static_cast<int>(threadIdx.x) * each, p.batch), last = min(first + each, p.batch);
 
     u64 mine = 0;
     request req;
-    int items = 0;     // of a request; alike: as many, and as long, for all of this thread's
-    bool alike = true;
+    request_tiles tiles = {0, 0};
+    bool alike = true; // this thread's requests, to one another
     for (int b = first; b < last; b++) {
         req = clamp_request(p, each == 1 ? own : load_request(p, b));
         const request_tiles here = count_tiles<T>(p, req);
-        alike &= row_tiles<T>(p, req) == 1 && (b == first || (here.heads == items && here.total() * (b - first) == mine));
-        items = here.heads;
+        alike &= row_tiles<T>(p, req) == 1 && (b == first || (here.heads == tiles.heads && here.each == tiles.each));
+        tiles = here;
         mine += here.total();
     }
     u64 before = mine; // inclusive scan
@@ -221,51 +265,43 @@ __device__ __forceinline__ void find_share(const decode_params &p, share *s, u64
             before += other;
     }
     if (lane == 31)
-        sums[warp] = before;
-    if (threadIdx.x == 0) { // what thread 0's requests look like
-        sums[30] = items;
-        sums[31] = mine / max(last - first, 1);
+        words[warp] = before;
+    if (threadIdx.x == 0) {
+        words[30] = tiles.heads;
+        words[31] = tiles.each;
     }
     __syncthreads();
-    alike &= first == last || (items == static_cast<int>(sums[30]) && mine == sums[31] * (last - first));
-    alike = __syncthreads_and(alike);
+    const int heads = static_cast<int>(words[30]);
+    alike &= first == last || (tiles.heads == heads && tiles.each == static_cast<int>(words[31]));
     u64 total = 0;
     before -= mine;
-    for (int w = 0; w < threads / 32; w++) {
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {
         if (w == warp)
             before += total;
-        total += sums[w];
+        total += words[w];
     }
+    alike = __syncthreads_and(alike);
 
-    const int count = share_count(total, alike, p.batch * static_cast<int>(sums[30]));
-    const int index = count - 1 - static_cast<int>(blockIdx.x);
-    if (index < 0) {
+    share found;
+    found.cut(p, total, alike, heads);
+    if (found.index < 0) {
         if (threadIdx.x == 0)
-            s->index = index;
-    } else {
-        share mine_now;
-        mine_now.each = divide(total, count);
-        mine_now.extra = total - mine_now.each * count;
-        const u64 start = mine_now.start_of(index);
-        if (start >= before && start < before + mine) { // one thread: empty requests span nothing
-            u64 offset = start - before;
-            int b = first;
-            if (last - first > 1)
-                for (;; b++) {
-                    req = clamp_request(p, load_request(p, b));
-                    const u64 here = count_tiles<T>(p, req).total();
-                    if (offset < here)
-                        break;
-                    offset -= here;
-                }
-            mine_now.start = start;
-            mine_now.end = mine_now.start_of(index + 1);
-            mine_now.offset = offset;
-            mine_now.index = index;
-            mine_now.b = b;
-            mine_now.req = req;
-            *s = mine_now;
-        }
+            s->index = found.index;
+    } else if (found.start >= before && found.start < before + mine) { // one thread: empty requests span nothing
+        found.offset = found.start - before;
+        found.b = first;
+        if (last - first > 1)
+            for (;; found.b++) {
+                req = clamp_request(p, load_request(p, found.b));
+                tiles = count_tiles<T>(p, req);
+                if (found.offset < tiles.total())
+                    break;
+                found.offset -= tiles.total();
+            }
+        found.req = req;
+        found.tiles = tiles;
+        *s = found;
     }
     __syncthreads();
 }
@@ -307,15 +343,14 @@ struct cursor {
             ahead = load_request<EARLY>(p, b + 1);
     }
 
-    template <bool EARLY>
     __device__ __forceinline__ void seek(const decode_params &p, const share &s)
     {
         b = s.b;
         req = s.req;
         row_tile_count = row_tiles<T>(p, req);
-        const u32 each = count_tiles<T>(p, req).each;
-        const u32 group = static_cast<u32>(divide(s.offset, each));
-        u64 offset = s.offset - static_cast<u64>(group) * each;
+        const u64 each = s.tiles.each;
+        const int group = s.offset < each ? 0 : static_cast<int>(divide(s.offset, each));
+        u64 offset = s.offset - group * each;
         for (rt = 0;; rt++) {
             enter_item(p);
             if (offset < length())
@@ -325,7 +360,7 @@ struct cursor {
         head = group * heads();
         item_start = s.start - offset;
         tile += static_cast<int>(offset);
-        look_ahead<EARLY>(p);
+        look_ahead<true>(p);
     }
 
     // To the item after the one at hand; the caller knows that there is one.

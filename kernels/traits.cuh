@@ -25,12 +25,13 @@ struct row_info {
     int unused;
 };
 
-// How an item is cut into pieces over shares.
+// An item, or the piece of one, that a CTA works on.
 struct item_info {
-    bool begins, ends; // its first, last tile is in this share
-    int rank;          // of this share among those that hold a piece
+    int share;     // the CTA's; negative: it has no work
+    int rank;      // of this share among those that hold a piece of the item
     int last_rank;
-    bool solo;         // key warp w has head w of the item's heads to itself
+    bool solo;     // key warp w has head w of the item's heads to itself
+    bool final;    // the CTA's last
 };
 
 template <element E, int ELEM, int D_, int ROWS_, int TILE_, int KEY_WARPS_, int ROW_WARPS_, int STAGES_,

@@ -15,7 +15,7 @@ struct variant {
     enum family family;
     quire_dtype dtype;
     int elem_bytes, head_dim, rows;
-    int tile, solo_keys, ctas_per_sm, threads;
+    int tile, key_warps, solo_keys, ctas_per_sm, threads;
     size_t shared_bytes, slot_bytes;
     const char *image, *kernel;
 };
@@ -25,7 +25,7 @@ struct variant {
 #define DTYPE_fp8e4m3 QUIRE_DTYPE_FP8E4M3
 
 #define ROW(family, dtype, elem, d, rows, tile, keyw, roww, stages, ctas, solo)                        \
-    { family_##family, DTYPE_##dtype, elem, d, rows, tile, (solo) * (tile) / (keyw), ctas,          \
+    { family_##family, DTYPE_##dtype, elem, d, rows, tile, keyw, (solo) * (tile) / (keyw), ctas,    \
       LAYOUT_THREADS(keyw, roww),                                                                  \
       LAYOUT_TOTAL_BYTES(elem, d, rows, tile, keyw, stages, solo), LAYOUT_SLOT_FLOATS(d, rows) * 4,      \
       "decode_" #dtype "_d" #d, "decode_" #family "_" #dtype "_d" #d "_r" #rows },
@@ -95,10 +95,20 @@ quire_status policy_plan(const struct problem *p, const struct device_limits *d,
         .workspace_bytes = (size_t)grid * v->slot_bytes,
         .uses_tensor_maps = v->family != family_async,
         .box_slots = p->page_size < v->tile ? p->page_size : v->tile,
+        .solo_heads = v->key_warps,
         .solo_box_slots = p->page_size < v->solo_keys ? p->page_size : v->solo_keys,
         .read_once = (int64_t)p->group * p->seq_len_q <= v->rows,
     };
     return QUIRE_OK;
+}
+
+/* CTAs for `items` items of one length. Where they can be cut, or dealt out, evenly over nearly as many CTAs as
+ * the grid has, pieces are fewer and alike, which gains more than the idle CTAs lose while the launch is short. */
+static int even_shares(int grid, int64_t items)
+{
+    const int64_t per_share = (items + grid - 1) / grid;
+    const int64_t even = items <= grid ? grid / items * items : items % per_share == 0 ? items / per_share : grid;
+    return even * 25 >= (int64_t)grid * 24 ? (int)even : grid;
 }
 
 void policy_params(const struct problem *p, const struct launch_plan *plan, struct decode_params *k)
@@ -130,6 +140,8 @@ void policy_params(const struct problem *p, const struct launch_plan *plan, stru
     k->flags = (p->causal ? DECODE_CAUSAL : 0) | (p->packed ? DECODE_PACKED : 0) |
                (p->metadata_stable ? DECODE_METADATA_STABLE : 0) |
                (p->out_dtype == QUIRE_DTYPE_FP8E4M3 ? DECODE_OUT_FP8 : 0) | (plan->read_once ? DECODE_READ_ONCE : 0);
+    k->even_shares = even_shares(plan->grid, (int64_t)p->batch * p->kv_heads);
+    k->even_solo_shares = even_shares(plan->grid, (int64_t)p->batch * ((p->kv_heads + plan->solo_heads - 1) / plan->solo_heads));
     const double log2e = 1.44269504088896340736;
     k->scale_log2 = (float)fmin(fmax(p->bmm1_scale * log2e, FLT_TRUE_MIN), FLT_MAX);
     k->out_scale = p->bmm2_scale;

@@ -25,6 +25,7 @@ struct launch_plan {
     bool uses_tensor_maps;
     int box_slots;       /* slots of a page that one copy brings */
     int solo_box_slots;  /* the same for k_solo_map and v_solo_map; 0: the kernel has no use for them */
+    int solo_heads;      /* heads of a solo item */
     bool read_once;      /* one work item covers all the rows of a KV head */
 };
 
