@@ -223,7 +223,7 @@ do
     is(differ, 0, "... and depend on nothing that the host overwrote after them")
 end
 
--- A GPU kept busy by a foreign kernel: a decode that splits its items over the whole GPU gets two SMs, then all.
+-- A GPU kept busy by a foreign kernel: a decode that splits its items over the whole GPU gets few SMs, then all.
 if not gpu.on_cpu then
     local cuda = quire.cuda
     local spin = gpu.kernel("spin", { "uint64_t" })
@@ -233,10 +233,10 @@ if not gpu.on_cpu then
     local own = gpu.fresh(args)
     gpu.sync()
 
-    -- Two blocks of 1024 threads fill an SM. If a CTA of ours waited for one that cannot start, the decode would
-    -- end only after the foreign kernel.
+    -- A block of 1024 threads on every SM but one. Whether or not our CTAs fit beside it, they get that one: if one of
+    -- them waited for one that cannot start, the decode would end only after the foreign kernel.
     local SECONDS = 3
-    spin:launch(busy, 2 * (cuda.sm_count(gpu.id) - 1), 1024, SECONDS * 1e9)
+    spin:launch(busy, cuda.sm_count(gpu.id) - 1, 1024, SECONDS * 1e9)
     local start = clock.now()
     while clock.now() < start + 0.1 do end -- it has all its SMs by then
     quire.decode(own, stream)
