@@ -70,6 +70,11 @@ fixture = %D%/fixture.c %D%/fixture.h %D%/tap.h
 %C%_0108_memory_t_SOURCES   = %D%/0108-memory.c $(fixture)
 %C%_0111_measure_t_SOURCES  = %D%/0111-measure.c $(fixture)
 
+# ---- the CPU backend --------------------------------------------------------------------------------
+check_PROGRAMS += %D%/0200-kernels.t %D%/0201-bits.t
+%C%_0200_kernels_t_SOURCES = %D%/0200-kernels.c $(fixture)
+%C%_0201_bits_t_SOURCES    = %D%/0201-bits.c $(fixture)
+
 # ---- the Lua module and the command -----------------------------------------------------------------
 EXTRA_DIST += %D%/tap.lua %D%/pitfall.lua %D%/cases/decode.csv %D%/data/context.csv %D%/data/blocks.jsonl
 script_tests += \

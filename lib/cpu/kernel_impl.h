@@ -97,8 +97,8 @@ INLINE struct ahead look_ahead(const struct chunk *chunk, int at, size_t done, s
     for (int i = 0; i < AHEAD_STREAMS; i++) {
         int block = at + chunk->part_blocks + i;
 
-        /* past the end of what is known, ask for what is there already */
-        block = block < chunk->memory_blocks ? block : at;
+        /* past the end of what is known, ask for the last again */
+        block = block < chunk->memory_blocks ? block : chunk->memory_blocks - 1;
         ahead.stream[i] = chunk->memory[block] + ((size_t)(AHEAD_STREAMS - 1 - i) * block_bytes + done) / AHEAD_STREAMS;
     }
     return ahead;

@@ -1,0 +1,214 @@
+/* Every kernel that QUIRE_CPU can name, in a process of its own: against the float64 reference over dtypes,
+ * head sizes, pages, groups, query lengths and masks, and all 256 codes of e4m3 as K and as V.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "fixture.h"
+#include "tap.h"
+
+static int wrong; /* of the child; told by its exit status */
+
+#define CHECK(condition, ...)                                                                      \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            diag(__VA_ARGS__);                                                                     \
+            wrong++;                                                                               \
+        }                                                                                          \
+    } while (0)
+
+/* ---- against the reference ------------------------------------------------------------------------ */
+
+static void check_shape(const struct fixture_shape *shape, quire_mask mask, int64_t window)
+{
+    struct fixture *f = fixture_new(shape);
+    quire_verdict v = {.struct_size = sizeof v};
+    quire_status status;
+
+    f->args.mask_type = mask;
+    f->args.window_left = window;
+    status = quire_decode(&f->args, NULL);
+    CHECK(status == QUIRE_OK, "decode: %s", quire_last_error());
+    status = quire_decode_verify(&f->args, &v);
+    CHECK(status == QUIRE_OK, "verify: %s", quire_last_error());
+    CHECK(v.rows > 0 && v.failures == 0 && v.relative_error <= v.relative_bound,
+          "%d/%d D %d page %d q %d dtype %d to %d mask %d window %d: %lld of %lld rows wrong, error %g, relative %g",
+          shape->q_heads, shape->kv_heads, shape->head_dim, shape->page_size, shape->seq_len_q, shape->dtype.code,
+          shape->out_dtype.code, mask, (int)window, (long long)v.failures, (long long)v.rows, v.worst_error,
+          v.relative_error);
+    fixture_free(f);
+}
+
+static void check_against_reference(void)
+{
+    static const int32_t lens[] = {1, 300, 0, 17, 531};
+    static const struct { int32_t q_heads, kv_heads, seq_len_q; } rows[] = {
+        {1, 1, 1}, {6, 3, 1}, {9, 3, 1}, {8, 2, 1}, {5, 1, 1}, {14, 2, 1}, {32, 1, 1}, {8, 4, 3}, {6, 1, 7},
+    };
+    int cases = 0;
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        for (int dtype = 0; dtype < 4; dtype++, cases++) {
+            struct fixture_shape shape = {.batch = 5, .seq_len_q = rows[i].seq_len_q, .q_heads = rows[i].q_heads,
+                                          .kv_heads = rows[i].kv_heads, .head_dim = 64 << cases % 3,
+                                          .page_size = 16 << cases % 4, .seq_lens = lens, .pair = cases % 2};
+
+            shape.dtype = dtype == 0 ? FP16 : dtype == 1 ? BF16 : FP8E4M3;
+            shape.out_dtype = dtype == 1 ? BF16 : dtype == 3 ? FP8E4M3 : FP16;
+            check_shape(&shape, QUIRE_MASK_DENSE, -1);
+            check_shape(&shape, QUIRE_MASK_CAUSAL, cases % 2 ? -1 : 37);
+        }
+    }
+}
+
+/* ---- e4m3 ----------------------------------------------------------------------------------------- */
+
+static double e4m3_value(int code)
+{
+    int exponent = code >> 3 & 15, mantissa = code & 7;
+    double size = exponent == 0 ? ldexp(mantissa, -9) : ldexp(8 + mantissa, exponent - 10);
+
+    return (code & 0x7f) == 0x7f ? (double)NAN : code & 0x80 ? -size : size;
+}
+
+static double fp16_value(uint16_t bits)
+{
+    int exponent = bits >> 10 & 31, mantissa = bits & 0x3ff;
+    double size = exponent == 0 ? ldexp(mantissa, -24) : ldexp(0x400 + mantissa, exponent - 25);
+
+    size = exponent < 31 ? size : mantissa ? (double)NAN : (double)INFINITY;
+    return bits & 0x8000 ? -size : size;
+}
+
+/* One key: the output is its V, and the LSE of a row of which one query element is 1 is that element of K. */
+static void check_codes(int head_dim, int group)
+{
+    static const int32_t one_key[] = {1};
+    struct fixture_shape shape = {.batch = 1, .seq_len_q = 256 / group, .q_heads = group, .kv_heads = 1,
+                                  .head_dim = head_dim, .page_size = 16, .seq_lens = one_key, .dtype = FP8E4M3,
+                                  .out_dtype = FP16, .pair = true};
+    struct fixture *f = fixture_new(&shape);
+    int32_t page = *(int32_t *)f->indices.t.data;
+    uint8_t *k = (uint8_t *)f->k.t.data + (size_t)page * 16 * (size_t)head_dim, *q = f->query.t.data;
+    uint8_t *v = (uint8_t *)f->v.t.data + (size_t)page * 16 * (size_t)head_dim;
+    int rows = 256, bad_k = 0, bad_v = 0;
+
+    f->args.bmm1_scale = 1;
+    for (int first = 0; first < 256; first += head_dim) {
+        memset(q, 0, (size_t)(rows * head_dim));
+        for (int d = 0; d < head_dim; d++) {
+            v[d] = (uint8_t)(first + d);
+            k[d] = (v[d] & 0x7f) == 0x7f ? 0 : v[d];
+        }
+        for (int r = 0; r < rows; r++)
+            q[r * head_dim + r % head_dim] = 0x38; /* 1 */
+        CHECK(quire_decode(&f->args, NULL) == QUIRE_OK, "codes: %s", quire_last_error());
+        for (int r = 0; r < rows; r++) {
+            bad_k += ((float *)f->lse.t.data)[r] != e4m3_value(k[r % head_dim]);
+            for (int d = 0; d < head_dim; d++) {
+                double got = fp16_value(((uint16_t *)f->out.t.data)[r * head_dim + d]), right = e4m3_value(v[d]);
+
+                bad_v += isnan(right) ? !isnan(got) : got != right;
+            }
+        }
+    }
+    CHECK(bad_k == 0 && bad_v == 0, "e4m3, D %d, group %d: %d wrong as K, %d as V", head_dim, group, bad_k, bad_v);
+
+    for (int sign = 0; sign < 2; sign++) {
+        memset(k, 0, (size_t)head_dim);
+        k[head_dim - 3] = (uint8_t)(0x7f | sign << 7);
+        CHECK(quire_decode(&f->args, NULL) == QUIRE_OK, "NaN: %s", quire_last_error());
+        CHECK(isnan(((float *)f->lse.t.data)[0]) && isnan(fp16_value(*(uint16_t *)f->out.t.data)),
+              "e4m3: NaN as K was lost");
+    }
+    fixture_free(f);
+}
+
+/* bf16 numbers of which a product counts although one factor is subnormal: no kernel may take it for 0. */
+static void check_subnormal(void)
+{
+    static const int32_t two_keys[] = {2};
+    struct fixture_shape shape = {.batch = 1, .seq_len_q = 1, .q_heads = 2, .kv_heads = 1, .head_dim = 128,
+                                  .page_size = 16, .seq_lens = two_keys, .dtype = BF16, .out_dtype = BF16,
+                                  .pair = true};
+    struct fixture *f = fixture_new(&shape);
+    int32_t page = *(int32_t *)f->indices.t.data;
+    uint16_t *k = (uint16_t *)f->k.t.data + (size_t)page * 16 * 128, *q = f->query.t.data;
+    double product = ldexp(1, 126) * ldexp(1, -127);
+
+    memset(k, 0, 2 * 128 * sizeof *k);
+    memset(q, 0, 2 * 128 * sizeof *q);
+    q[5] = 0x7e80;       /* 2^126 */
+    k[5] = 0x0040;       /* 2^-127: subnormal */
+    q[128 + 7] = 0x0040; /* the same in the second row, with the parts changed */
+    k[7] = 0x7e80;
+    f->args.bmm1_scale = 1;
+    CHECK(quire_decode(&f->args, NULL) == QUIRE_OK, "subnormal: %s", quire_last_error());
+    for (int r = 0; r < 2; r++) {
+        double right = log(exp(product) + 1), got = ((float *)f->lse.t.data)[r];
+
+        CHECK(fabs(got - right) < 1e-5, "row %d with subnormal numbers: wanted LSE %g, got %g", r, right, got);
+    }
+    fixture_free(f);
+}
+
+/* ---- processes ------------------------------------------------------------------------------------ */
+
+enum { NOT_OFFERED = 100 };
+
+static int run_kernel(const char *name)
+{
+    quire_device_info info = {.struct_size = sizeof info};
+
+    setenv("QUIRE_CPU", name, 1);
+    if (quire_device_describe(QUIRE_DEVICE_CPU, 0, &info) != QUIRE_OK)
+        return 1;
+    if (*info.problem) {
+        struct fixture *f = fixture_new(&SMALL);
+        bool refused = quire_decode(&f->args, NULL) == QUIRE_ERROR_UNSUPPORTED &&
+                       strstr(quire_last_error(), "QUIRE_CPU") != NULL && strstr(quire_last_error(), name) != NULL;
+
+        if (!refused)
+            diag("decode: %s", quire_last_error());
+        fixture_free(f);
+        return refused ? NOT_OFFERED : 1;
+    }
+    CHECK(strcmp(info.kernels, name) == 0, "asked for %s, got %s", name, info.kernels);
+    check_against_reference();
+    for (int d = 64; d <= 256; d *= 2)
+        for (int group = 1; group <= 4; group *= 2)
+            check_codes(d, group);
+    check_subnormal();
+    return wrong < NOT_OFFERED ? wrong : NOT_OFFERED - 1;
+}
+
+static int status_of(const char *name)
+{
+    pid_t child = fork(); /* before this process has threads */
+    int status;
+
+    if (child == 0)
+        _exit(run_kernel(name));
+    if (child < 0 || waitpid(child, &status, 0) < 0 || !WIFEXITED(status))
+        return -1;
+    return WEXITSTATUS(status);
+}
+
+int main(void)
+{
+    static const char *const names[] = {"portable", "avx2", "avx512", "avx512bf16"};
+
+    plan(5);
+    for (int i = 0; i < 4; i++) {
+        int status;
+
+        fflush(stdout);
+        status = status_of(names[i]);
+        if (status == NOT_OFFERED && i > 0)
+            skip("%s: this CPU does not have it", names[i]);
+        else
+            is_int(0, status, "%s: what was wrong", names[i]);
+    }
+    is_int(NOT_OFFERED, status_of("mmx"), "an unknown QUIRE_CPU is refused by name");
+    return done();
+}
