@@ -173,9 +173,11 @@ struct share {
     }
 
     // alike: every request has one row tile, and as many items of the same length as the others
+    template <class T>
     __device__ __forceinline__ void cut(const decode_params &p, u64 total, bool alike, int heads)
     {
-        constexpr u64 SHORT = 9000; // tiles, of 32 KB
+        // in tiles of 32 KB; merging pieces of many rows costs more than idle CTAs at any length
+        constexpr u64 SHORT = T::ROWS >= 32 ? ~0ull : 9000;
         int count = gridDim.x;
         if (alike && total <= SHORT)
             count = heads == p.kv_heads ? p.even_shares : p.even_solo_shares;
@@ -217,7 +219,7 @@ __device__ __forceinline__ share find_share_alone(const decode_params &p, const 
         const int heads = __shfl_sync(ALL, s.tiles.heads, 0), length = __shfl_sync(ALL, s.tiles.each, 0);
         alike = __all_sync(ALL, alike && s.tiles.heads == heads && s.tiles.each == length);
     }
-    s.cut(p, total, alike, s.tiles.heads);
+    s.cut<T>(p, total, alike, s.tiles.heads);
     if (s.index < 0)
         return s;
     s.offset = s.start - before;
@@ -284,7 +286,7 @@ __device__ __forceinline__ void find_share(const decode_params &p, share *s, u64
     alike = __syncthreads_and(alike);
 
     share found;
-    found.cut(p, total, alike, heads);
+    found.cut<T>(p, total, alike, heads);
     if (found.index < 0) {
         if (threadIdx.x == 0)
             s->index = found.index;

@@ -75,9 +75,9 @@ quire_status policy_plan(const struct problem *p, const struct device_limits *d,
     const struct variant *v = NULL;
     if (d->capability >= 90 && !d->async_only) {
         v = choose(p, family_tma, d->shared_bytes);
-        /* Few items: each is cut over many SMs, and merging the pieces is what takes time. */
+        /* Few items: each is cut over four SMs or more, and merging the pieces is what takes time. */
         const struct variant *wide = choose(p, family_wide, d->shared_bytes);
-        if (v && wide && wide->rows == v->rows && (int64_t)p->batch * p->kv_heads <= d->sm_count / 2)
+        if (v && wide && wide->rows == v->rows && (int64_t)p->batch * p->kv_heads <= d->sm_count / 4)
             v = wide;
     }
     if (!v)
