@@ -285,7 +285,7 @@ __device__ __forceinline__ void find_share(const decode_params &p, share *s, u64
     }
     alike = __syncthreads_and(alike);
 
-    share found;
+    share found = {};
     found.cut<T>(p, total, alike, heads);
     if (found.index < 0) {
         if (threadIdx.x == 0)
