@@ -103,7 +103,9 @@ check_LTLIBRARIES = %D%/fake/libcuda.la
 %C%_fake_libcuda_la_SOURCES = %D%/fake/libcuda.c
 %C%_fake_libcuda_la_LDFLAGS = -rpath /nowhere -version-info 1:0:0 -no-undefined
 
-check_PROGRAMS += %D%/0300-fatbins.t %D%/0301-driver.t %D%/0314-threads.t
+check_PROGRAMS += %D%/0300-fatbins.t %D%/0301-driver.t %D%/0303-policy.t %D%/0314-threads.t
+%C%_0303_policy_t_SOURCES  = %D%/0303-policy.c %D%/tap.h
+%C%_0303_policy_t_LDADD    = libinternal.la
 %C%_0300_fatbins_t_SOURCES = %D%/0300-fatbins.c %D%/tap.h
 %C%_0300_fatbins_t_LDADD   = libinternal.la
 %C%_0301_driver_t_SOURCES  = %D%/0301-driver.c %D%/fixture.c %D%/fixture.h %D%/tap.h
