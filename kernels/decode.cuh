@@ -167,10 +167,10 @@ __device__ __forceinline__ void decode(const decode_params &p)
 #define QUIRE_TMA_wide true
 #define QUIRE_TMA_async false
 #define QUIRE_INSTANTIATE(family, dtype, elem, d, rows, tile, keyw, roww, stages, ctas, solo)                    \
-    extern "C" __global__ void __launch_bounds__(LAYOUT_THREADS(keyw, roww), ctas)                                 \
+    extern "C" __global__ void __launch_bounds__(LAYOUT_THREADS(keyw, roww), ctas)                               \
         decode_##family##_##dtype##_d##d##_r##rows(const __grid_constant__ decode_params p)                      \
     {                                                                                                            \
-        using T = quire::traits<quire::element::dtype, elem, d, rows, tile, keyw, roww, stages, solo,        \
+        using T = quire::traits<quire::element::dtype, elem, d, rows, tile, keyw, roww, stages, solo,            \
                                 QUIRE_TMA_##family>;                                                             \
         if constexpr (!T::TMA || QUIRE_ARCH_HAS_TMA)                                                             \
             quire::decode<T>(p);                                                                                 \

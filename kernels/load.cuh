@@ -111,9 +111,9 @@ struct producer {
         if (lane == 0)
             barrier_arrive_expect(full(stage), copies * box_bytes);
         __syncwarp();
-        if (pg.live) {
-            copy_box(tile_smem(stage) + lane * box_bytes, map(), full(stage), pg.slot * T::ROW_BYTES / 128, pg.head, pg.id, policy);
-        }
+        if (pg.live)
+            copy_box(tile_smem(stage) + lane * box_bytes, map(), full(stage), pg.slot * T::ROW_BYTES / 128, pg.head,
+                     pg.id, policy);
     }
 
     __device__ __forceinline__ void prefetch_tile(page of)

@@ -37,7 +37,8 @@ struct raw_request {
 template <bool EARLY = false>
 __device__ __forceinline__ raw_request load_request(const decode_params &p, int b)
 {
-    raw_request r = {b, load_int<EARLY>(p.indptr + b), load_int<EARLY>(p.indptr + b + 1), load_int<EARLY>(p.seq_lens + b), 0, 0};
+    raw_request r = {b, load_int<EARLY>(p.indptr + b), load_int<EARLY>(p.indptr + b + 1),
+                     load_int<EARLY>(p.seq_lens + b), 0, 0};
     if (p.flags & DECODE_PACKED) {
         r.token = load_int<EARLY>(p.qo_indptr + b);
         r.token_end = load_int<EARLY>(p.qo_indptr + b + 1);

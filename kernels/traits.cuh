@@ -22,7 +22,7 @@ enum { TILE_LAST = 1, TILE_MASKED = 2 }; // the last of its item in this CTA's s
 struct row_info {
     int lo, hi;
     int out_row; // in query, out and lse; -1: a row that only fills the tile
-    int unused;
+    int pad;     // to LAYOUT_ROW_BYTES, so that rows are read as vectors
 };
 
 // An item, or the piece of one, that a CTA works on.
