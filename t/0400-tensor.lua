@@ -130,6 +130,9 @@ is(quire.compare(b, quire.tensor { { 1, 2.5, inf, inf }, dtype = "fp32" }).speci
 raises(function() quire.tensor { shape = { 2, -1 }, dtype = "fp16" } end, "shape%[1%].*got %-1", "a negative extent")
 raises(function() quire.tensor { shape = { 2 }, dtype = "float" } end, "dtype: expected.*got float", "no such dtype")
 raises(function() quire.tensor { shap = { 2 }, dtype = "fp16" } end, "unknown argument 'shap'", "a misspelt name")
+raises(function() quire.tensor { shape = 2, dtype = "fp16" } end, "shape: expected a list of integers, got number",
+    "a shape that is no list")
+raises(function() quire.tensor() end, "tensor: expected a table of named arguments, got nil", "no arguments")
 raises(function() quire.tensor { dtype = "fp16" } end, "shape: required", "neither shape nor values")
 raises(function() quire.tensor { shape = { 2 }, dtype = "fp16", device = "gpu" } end, "device: expected.*gpu",
     "no such device type")
@@ -138,6 +141,12 @@ raises(function() return here[0][3] end, "expected an integer from 0 to 2, got 3
 raises(function() return here:get(1) end, "expected 2 indices, got 1", "an index too few")
 raises(function() here:fill { 1 } end, "expected 6 values, got 1", "too few values")
 raises(function() here:copy(many) end, "expected shape %[2,3%]", "a copy of another shape")
+raises(function() here:slice(0, 0.5, 1) end, "slice: expected 0 <= first <= last <= 2, got 0.5 and 1",
+    "a slice from within an element")
+raises(function() here:slice(0, 1) end, "slice: expected.*got 1 and nil", "a slice without end")
+raises(function() here:set("7", 0, 0) end, "set: expected a number, got string", "an element that is no number")
+raises(function() here:same_bits(7) end, "same_bits: expected a tensor", "bits of what is no tensor")
+raises(function() quire.from_dlpack(7) end, "from_dlpack: expected a DLTensor, got number", "what is no DLTensor")
 raises(function() here.dype = 1 end, "has no field 'dype'", "a field that tensors do not have")
 raises(function() padded:view { 24 } end, "compact", "a view of padded memory in another shape")
 raises(function() quire.compare(a, many) end, "one shape", "a comparison of two shapes")

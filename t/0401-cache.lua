@@ -173,7 +173,10 @@ table.sort(first)
 same(first, counting(0, 64), "each page is there once")
 
 -- Refusals.
-raises(function() new_cache { pages = 0 } end, "pages: expected a positive integer, got 0", "no pages")
+raises(function() new_cache { pages = 0 } end, "pages: expected an integer of at least 1, got 0", "no pages")
+raises(function() new_cache { page_stride_pad = "8" } end, "page_stride_pad: expected an integer", "a pad that is none")
+raises(function() new_cache { head_dim = 2 ^ 60 } end, "cannot allocate", "more memory than there can be")
+raises(function() quire.cache() end, "cache: expected a table of named arguments, got nil", "no arguments")
 raises(function() new_cache { form = "split" } end, "form: expected.*split", "no such form")
 raises(function() new_cache { pagesize = 16 } end, "unknown argument 'pagesize'", "a misspelt name")
 raises(function() a:append(rows(0, 1):view { HEADS, DIM }, rows(0, 1)) end, "append: k: expected fp16 %[n,2,64%]",
@@ -183,4 +186,11 @@ raises(function() a:append(rows(0, 1), rows(0, 2)) end, "v: expected 1 keys", "a
 raises(function() cache:fork(a, 34) end, "at most the 33 keys", "a fork longer than its origin")
 raises(function() cache:batch { new_cache():sequence(1) } end, "entry 1: expected a sequence of this cache",
     "a sequence of another cache")
+raises(function() cache:batch() end, "batch: expected a list of sequences, got nil", "no list")
+raises(function() cache:batch({ a }, { indices = "9" }) end, "batch: indices: expected an integer", "no number of indices")
+raises(function() cache:fork(7) end, "fork: expected a sequence of this cache", "a fork of what is none")
+local gone = cache:sequence()
+gone:free()
+raises(function() cache:fork(gone) end, "fork: the sequence has been freed", "a fork of a freed sequence")
+raises(function() cache:batch { a, gone } end, "entry 2: the sequence has been freed", "a batch of a freed sequence")
 tap.done()

@@ -100,6 +100,8 @@ unusable("decode --dtype float", "%-%-dtype", "no such dtype")
 unusable("decode --device gpu", "%-%-device: expected cpu or cuda:N, got 'gpu'", "no such kind of device")
 unusable("decode --device cuda:99", "^quire decode: device cuda:99: there is no such device", "no such device")
 unusable("decode --lens 2000000000x4", "quire decode: cpu: cannot allocate %d+ bytes\n$", "more memory than there is")
+unusable("decode --lens 1x99999999999", "%-%-lens: expected lengths", "more requests than a list can hold")
+unusable("decode --q-heads 99999999999999999999", "%-%-q%-heads: expected an integer up to %d+, got '9+'", "no such number")
 unusable("decode --nonsense", "unknown option '%-%-nonsense'", "an unknown option")
 unusable("nonsense", "unknown command 'nonsense'", "an unknown command")
 unusable("", "Usage: quire", "no command")
@@ -144,6 +146,15 @@ unusable("check /nonexistent.csv", "^quire check: /nonexistent.csv: No such file
 write(HEADER .. "one,40 3,4,2,64,x,bf16\n")
 unusable("check " .. file_path,
     "^quire check: /[^\n]*:2: page: expected an integer of at least 1, got \"x\"\n$", "a bad file")
+write(HEADER)
+unusable("check " .. file_path, "^quire check: /[^\n]*: no cases\n$", "a file without cases")
+write("\239\187\191" .. HEADER .. "one,40 3,4,2,64,16,bf16\n")
+works("check " .. file_path, "1 of 1 cases right", "a byte order mark")
+if io.open "/dev/full" then
+    is(os.execute(("'%s' check %s >/dev/full 2>'%s'"):format(os.getenv "QUIRE_COMMAND", file_path, err_path)) / 256, 2,
+        "a full disk: exit status")
+    like(slurp(err_path), "^quire check: standard output: [^\n]+\n$", "a full disk: says so")
+end
 unusable("check", "missing argument 'file'", "no file")
 
 os.remove(out_path)

@@ -65,6 +65,11 @@ is(#lines[2], #lines[1], "--csv: as many fields as columns")
 is(lines[2][1] .. lines[3][1], "oneeight", "--only picks rows")
 is(lines[2][2], "64", "a row's own page size goes before --page-size")
 
+status, out, err = bench("--plot /nonexistent/a.png " .. file_path)
+if not err:find "needs gnuplot" then
+    is(status .. out .. err, "2quire bench: --plot: /nonexistent/a.png: No such file or directory\n",
+        "--plot: a file that cannot be written is told before anything is measured")
+end
 status = bench("--plot " .. png_path .. " " .. file_path)
 if status == 2 and slurp(err_path):find "needs gnuplot" then
     ok(true, "--plot # SKIP there is no gnuplot")
@@ -76,6 +81,11 @@ end
 status, out = bench "--only 'one short' --only '8 tokens'"
 is(status, 0, "the built-in workloads: exit status")
 like(out, "one short +16 .*8 tokens +16 ", "the built-in workloads")
+
+write("name,kv_lens,q_lens,packed,hq,hkv,d,dtype\nidle,20 9,0 0,1,4,2,64,bf16\n")
+status, out = bench(file_path)
+is(status, 0, "no query token in the batch: exit status")
+like(out, "idle .*right 2/2", "no query token in the batch: right")
 
 -- What cannot be run is told, and is a failure; what has no room is told, and is none.
 write("name,kv_lens,hq,hkv,d,dtype\nodd,10,8,2,96,bf16\ngood,10,8,2,64,bf16\nhuge,2000000000x9,8,8,256,bf16\n")

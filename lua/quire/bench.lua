@@ -76,6 +76,7 @@ local function new(list, device, options)
     return setmetatable({
         device = device,
         info = info,
+        limit = limit,
         rotation = rotation,
         read_bytes = read_bytes,
         metadata_stable = options.metadata_stable,
@@ -197,7 +198,7 @@ function Bench:run(case)
     local result = { name = case.id, page = case.page, peers = case.peers }
     local set_bytes = pages_of(case) * page_bytes(case)
     if set_bytes > self.pool_bytes then
-        result.skipped = ("%.1f GB of pages, and room for %.1f"):format(set_bytes / 1e9, self.pool_bytes / 1e9)
+        result.skipped = ("%.1f GB of pages, and room for %.1f"):format(set_bytes / 1e9, self.limit / 1e9)
         return result
     end
     local of_set, kv, order = build(self, case)

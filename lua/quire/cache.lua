@@ -30,10 +30,10 @@ local defaults = {
     shuffle = false,     -- a seed: hand the pages out in random order, not from 0 on
 }
 
-local function need_count(options, name)
-    local value = options[name]
-    if type(value) ~= "number" or value < 1 or value % 1 ~= 0 then
-        error(("cache: %s: expected a positive integer, got %s"):format(name, tostring(value or nil)), 3)
+local function need_integer(value, lowest, what, level)
+    if type(value) ~= "number" or value < lowest or value % 1 ~= 0 then
+        error(("cache: %s: expected an integer of at least %d, got %s"):format(
+            what, lowest, tostring(value or nil)), level + 1)
     end
 end
 
@@ -44,8 +44,10 @@ local function new(arguments)
         options[name] = arguments[name] == nil and value or arguments[name]
     end
     for _, name in ipairs { "pages", "page_size", "kv_heads", "head_dim" } do
-        need_count(options, name)
+        need_integer(options[name], 1, name, 2)
     end
+    need_integer(options.page_stride_pad, 0, "page_stride_pad", 2)
+    library.parse_device(options.device, 2)
     local element = dtype.get(options.dtype, 2)
     local pages, pad = options.pages, options.page_stride_pad
     local plane = { pages, options.kv_heads, options.page_size, options.head_dim }
@@ -187,9 +189,12 @@ local function pages_for(cache, length)
     return math.ceil(length / cache.page_size)
 end
 
-local function check_length(length, what, level)
-    if type(length) ~= "number" or length < 0 or length % 1 ~= 0 then
-        error(("cache: %s: expected a length of 0 or more, got %s"):format(what, tostring(length)), level + 1)
+-- Raises unless it is a sequence of the cache that has not been freed.
+local function need_sequence(cache, sequence, what, level)
+    if getmetatable(sequence) ~= Sequence or sequence.cache ~= cache then
+        error(("cache: %s: expected a sequence of this cache"):format(what), level + 1)
+    elseif not sequence.guard then
+        error(("cache: %s: the sequence has been freed"):format(what), level + 1)
     end
 end
 
@@ -228,7 +233,7 @@ end
 -- A new sequence of `length` keys (default 0), whose pages hold whatever they held.
 function Cache:sequence(length)
     length = length or 0
-    check_length(length, "sequence", 2)
+    need_integer(length, 0, "sequence", 2)
     local sequence = new_sequence(self)
     grow(sequence, length, 2)
     return sequence
@@ -236,11 +241,10 @@ end
 
 -- A new sequence with the first `length` keys of another (default all), in the same pages.
 function Cache:fork(from, length)
+    need_sequence(self, from, "fork", 2)
     length = length or from.length
-    check_length(length, "fork", 2)
-    if getmetatable(from) ~= Sequence or from.cache ~= self then
-        error("cache: fork: expected a sequence of this cache", 2)
-    elseif length > from.length then
+    need_integer(length, 0, "fork", 2)
+    if length > from.length then
         error(("cache: fork: expected at most the %d keys of the sequence, got %d"):format(
             from.length, length), 2)
     end
@@ -255,7 +259,7 @@ end
 
 -- Makes room for `count` more keys, whose contents are for others to write.
 function Sequence:extend(count)
-    check_length(count, "extend", 2)
+    need_integer(count, 0, "extend", 2)
     grow(self, count, 2)
     return self
 end
@@ -333,11 +337,13 @@ Batch.__index = Batch
 
 -- The CSR metadata of a list of sequences as Lua tables, and their largest length.
 local function metadata(cache, sequences, level)
+    if type(sequences) ~= "table" then
+        error(("cache: batch: expected a list of sequences, got %s"):format(type(sequences)), level + 1)
+    end
     local indptr, indices, lengths, longest = { 0 }, {}, {}, 0
-    for b, sequence in ipairs(sequences) do
-        if getmetatable(sequence) ~= Sequence or sequence.cache ~= cache then
-            error(("cache: batch: entry %d: expected a sequence of this cache"):format(b), level + 1)
-        end
+    for b = 1, #sequences do
+        local sequence = sequences[b]
+        need_sequence(cache, sequence, ("batch: entry %d"):format(b), level + 1)
         for _, page in ipairs(sequence.pages) do
             indices[#indices + 1] = page
         end
@@ -356,6 +362,8 @@ local batch_options = { indices = true, max_seq_len = true }
 function Cache:batch(sequences, options)
     options = options or {}
     library.check_names(options, batch_options, "batch", 2)
+    need_integer(options.indices or 0, 0, "batch: indices", 2)
+    need_integer(options.max_seq_len or 1, 1, "batch: max_seq_len", 2)
     local indptr, indices, lengths, longest = metadata(self, sequences, 2)
     local function int32(count)
         return tensor.new { shape = { count }, dtype = "int32", device = self.device }

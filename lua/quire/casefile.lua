@@ -39,11 +39,8 @@ end
 
 local function integer(lowest)
     return function(value)
-        local number = value:match "^%-?%d+$" and tonumber(value)
-        if not number or number < lowest then
-            return nil, ("expected an integer of at least %d"):format(lowest)
-        end
-        return number
+        local number, expected = text.integer(value, lowest)
+        return number, expected and "expected " .. expected
     end
 end
 
@@ -218,6 +215,9 @@ function casefile.parse(lines, path)
             seen[case.id] = n
             cases[#cases + 1] = case
         end
+    end
+    if #cases == 0 then
+        return nil, ("%s: no cases"):format(path)
     end
     return cases
 end

@@ -41,7 +41,11 @@ return function(arguments)
         io.stderr:write(parser:get_help(), "\n")
         return UNUSABLE
     end
-    local done, right = pcall(modules[options.subcommand].run, options)
+    local done, right = pcall(function()
+        local right = modules[options.subcommand].run(options)
+        common.flush()
+        return right
+    end)
     if not done then
         progress.clear()
         io.stderr:write(("quire %s: %s\n"):format(options.subcommand, common.message_of(right)))

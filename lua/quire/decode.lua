@@ -28,8 +28,7 @@ end
 local function as_dl(value, name, level)
     if tensor.is_tensor(value) then
         return value.dl
-    elseif type(value) == "cdata" and
-        (ffi.istype("DLTensor", value) or ffi.istype("DLTensor *", value) or ffi.istype(dl_pointer, value)) then
+    elseif tensor.is_dlpack(value) then
         return ffi.cast(dl_pointer, value)
     end
     wrong(name, "a tensor", type(value) == "cdata" and tostring(ffi.typeof(value)) or type(value), level + 1)

@@ -70,8 +70,11 @@ function library.check(status, level)
         ffi.string(C.quire_status_name(status))), (level or 1) + 1)
 end
 
--- Raises unless every name of `t` is a key of `known`; `what` names the call.
+-- Raises unless `t` is a table whose every name is a key of `known`; `what` names the call.
 function library.check_names(t, known, what, level)
+    if type(t) ~= "table" then
+        error(("%s: expected a table of named arguments, got %s"):format(what, type(t)), (level or 1) + 1)
+    end
     for name in pairs(t) do
         if known[name] == nil then
             local names = {}
@@ -111,6 +114,9 @@ end
 
 -- The devices of one type ("cpu", "cuda"), described; empty where there are none.
 function library.devices(kind)
+    if not DEVICE_TYPES[kind] then
+        error(("devices: expected \"cpu\" or \"cuda\", got %s"):format(tostring(kind)), 2)
+    end
     local count = ffi.new "int32_t[1]"
     library.check(C.quire_device_count(DEVICE_TYPES[kind], count), 2)
     local list = {}

@@ -13,6 +13,7 @@ int memcmp(const void *a, const void *b, size_t bytes);
 local memory = {}
 
 local ALIGNMENT = 64 -- a cache line, and more than any argument asks for
+local ADDRESSABLE = 2 ^ 53 -- more has no machine, and numbers are not exact beyond
 
 -- quire.cuda talks to the driver; it is loaded only once a CUDA device is named.
 local function cuda()
@@ -24,9 +25,9 @@ local function is_cpu(device)
 end
 
 local function allocate_host(bytes)
-    local base = ffi.C.calloc(1, bytes + ALIGNMENT)
+    local base = bytes < ADDRESSABLE and ffi.C.calloc(1, bytes + ALIGNMENT) or nil
     if base == nil then
-        error(("cpu: cannot allocate %d bytes"):format(bytes), 3)
+        error(("cpu: cannot allocate %.17g bytes"):format(bytes), 3)
     end
     base = ffi.gc(base, ffi.C.free)
     local address = ffi.cast("uintptr_t", base)

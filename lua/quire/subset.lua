@@ -2,12 +2,13 @@
 -- SPDX-License-Identifier: Apache-2.0
 
 local memory = require "quire.memory"
+local strides_of = require "quire.strides"
 local tensor = require "quire.tensor"
 
 -- Rows `first` to before `last` of every range, along dimension 0, as one compact tensor.
 local function gather_rows(source, ranges, shape)
     local into = tensor.new { shape = shape, dtype = source.dtype }
-    local row = source.numel / source.shape[1]
+    local row = strides_of.count { unpack(source.shape, 2) }
     local at = 0
     for _, range in ipairs(ranges) do
         local count = (range[2] - range[1]) * row

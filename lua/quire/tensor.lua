@@ -59,6 +59,9 @@ local function over(owner, data, element, shape, strides, device)
 end
 
 local function check_extents(list, what, lowest, level)
+    if type(list) ~= "table" then
+        error(("tensor: %s: expected a list of integers, got %s"):format(what, type(list)), level + 1)
+    end
     for i, extent in ipairs(list) do
         if type(extent) ~= "number" or extent < lowest or extent % 1 ~= 0 then
             error(("tensor: %s[%d]: expected an integer of at least %d, got %s"):format(
@@ -84,9 +87,6 @@ local known = { [1] = true, shape = true, strides = true, dtype = true, device =
 -- or `shape` is needed.  `strides` count elements.  `data` is memory of the caller's, a pointer or
 -- an array, kept alive as far as Lua owns it; without it zeroed memory is allocated.
 local function new(t)
-    if type(t) ~= "table" then
-        error(("tensor: expected a table of arguments, got %s"):format(type(t)), 2)
-    end
     library.check_names(t, known, "tensor", 2)
     local values = t[1]
     local shape = t.shape or (values and shape_of(values))
@@ -145,6 +145,9 @@ end
 
 function methods:set(value, ...)
     need_host(self, "set")
+    if type(value) ~= "number" and not (type(value) == "cdata" and tonumber(value)) then
+        error(("tensor: set: expected a number, got %s"):format(type(value)), 2)
+    end
     self.pointer[offset_of(self, "set", ...)] = self.element.from_number(value)
 end
 
@@ -175,10 +178,14 @@ function methods:select(dimension, index)
     return view(self, index * table.remove(strides, d), shape, strides)
 end
 
+local function is_index(value, last)
+    return type(value) == "number" and value >= 0 and value <= last and value % 1 == 0
+end
+
 -- Elements from `first` to before `last` of a dimension.
 function methods:slice(dimension, first, last)
     local d = check_dimension(self, dimension, "slice")
-    if first < 0 or last < first or last > self.shape[d] then
+    if not (is_index(first, self.shape[d]) and is_index(last, self.shape[d])) or last < first then
         error(("tensor: slice: expected 0 <= first <= last <= %d, got %s and %s"):format(
             self.shape[d], tostring(first), tostring(last)), 2)
     end
@@ -284,6 +291,9 @@ end
 -- number of elements give the same bytes everywhere, whatever the strides.
 function methods:normal(options)
     library.check_names(options, { seed = true, scale = true }, "normal", 2)
+    if type(options.scale or 1) ~= "number" then
+        error(("tensor: normal: scale: expected a number, got %s"):format(type(options.scale)), 2)
+    end
     local seed, scale = normal.seed(options.seed or 0), options.scale or 1
     return on_host(self, function(t)
         local length, outer = run_length(t)
@@ -352,6 +362,9 @@ end
 
 -- Whether both hold the same bits (so NaN equals itself, and -0 differs from 0).
 function methods:same_bits(other)
+    if not is_tensor(other) then
+        error(("tensor: same_bits: expected a tensor, got %s"):format(type(other)), 2)
+    end
     if self.element ~= other.element or shape_text(self.shape) ~= shape_text(other.shape) then
         return false
     end
@@ -440,8 +453,15 @@ function Tensor.__newindex(t, key, value)
     end
 end
 
+local function is_dlpack(value)
+    return ffi.istype("DLTensor", value) or ffi.istype("DLTensor *", value) or ffi.istype("const DLTensor *", value)
+end
+
 -- A tensor over a DLTensor of somebody else's, which is kept alive as far as Lua owns it.
 local function from_dlpack(dl)
+    if not is_dlpack(dl) then
+        error(("tensor: from_dlpack: expected a DLTensor, got %s"):format(type(dl)), 2)
+    end
     local element = dtype.find(dl.dtype.code, dl.dtype.bits, dl.dtype.lanes)
     if not element then
         error(("tensor: no dtype has DLPack code %d with %d bits and %d lanes"):format(
@@ -470,7 +490,7 @@ end
 return {
     new = new,
     from_dlpack = from_dlpack,
+    is_dlpack = is_dlpack,
     is_tensor = is_tensor,
     methods = methods,
-
 }

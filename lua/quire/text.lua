@@ -14,6 +14,7 @@ function text.lines(path)
     if not content then
         return nil, ("%s: %s"):format(path, read_problem)
     end
+    content = content:gsub("^\239\187\191", "") -- the byte order mark that some editors put first
     local lines = {}
     for line in (content .. "\n"):gmatch "([^\n]*)\n" do
         lines[#lines + 1] = line:gsub("\r$", "")
@@ -57,13 +58,28 @@ function text.csv_line(fields)
     return table.concat(quoted, ",")
 end
 
--- "8192x32 100" as a list of 33 lengths; nil and the piece that is none.
+local LARGEST = 2 ^ 53 -- numbers are exact up to here
+
+-- A decimal integer; nil and what was expected where it is none, or below `lowest`.
+function text.integer(value, lowest)
+    local number = value:match "^%-?%d+$" and tonumber(value)
+    if not number or number < lowest then
+        return nil, ("an integer of at least %d"):format(lowest)
+    elseif number > LARGEST then
+        return nil, ("an integer up to %.0f"):format(LARGEST)
+    end
+    return number
+end
+
+local MOST_LENGTHS = 2 ^ 24 -- requests of a batch that a list in Lua can hold
+
+-- "8192x32 100" as a list of 33 lengths; nil and the piece that is none or one too many.
 function text.lengths(list)
     local lengths = {}
     for piece in list:gmatch "%S+" do
         local length, count = piece:match "^(%d+)x(%d+)$"
         length, count = tonumber(length or piece:match "^%d+$"), tonumber(count or 1)
-        if not length or count < 1 then
+        if not length or count < 1 or #lengths + count > MOST_LENGTHS then
             return nil, piece
         end
         for _ = 1, count do

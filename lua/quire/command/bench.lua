@@ -168,7 +168,7 @@ function command.run(options)
     local list = cases_of(options)
     common.usable_device(options.device)
     if options.plot then
-        plot.need()
+        plot.need(options.plot)
     end
     local all = bench.new(list, options.device, {
         metadata_stable = options.metadata_stable or false,

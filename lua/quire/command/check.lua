@@ -108,7 +108,7 @@ function check.run(options)
             print(("%s  %s  %s: %s"):format(
                 right and "right" or "WRONG", text.pad(case.id, width), describe(case), message))
         end
-        io.stdout:flush()
+        common.flush()
         collectgarbage() -- the memory of the case's tensors, of which Lua does not know how much it is
         collectgarbage()
     end

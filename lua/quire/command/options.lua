@@ -13,9 +13,9 @@ options.json = json.encode
 
 function options.integer(name, lowest)
     return function(value)
-        local number = value:match "^%-?%d+$" and tonumber(value)
-        if not number or number < lowest then
-            return nil, ("%s: expected an integer of at least %d, got '%s'"):format(name, lowest, value)
+        local number, expected = text.integer(value, lowest)
+        if not number then
+            return nil, ("%s: expected %s, got '%s'"):format(name, expected, value)
         end
         return number
     end
@@ -40,6 +40,14 @@ function options.device(command)
             end
             return value
         end)
+end
+
+-- Sends what was printed on its way; raises where it cannot go, as to a full disk.
+function options.flush()
+    local written, problem = io.stdout:flush()
+    if not written then
+        error("standard output: " .. problem, 0)
+    end
 end
 
 -- What an error says, without the place in the program: that is for programmers.

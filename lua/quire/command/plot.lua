@@ -3,11 +3,20 @@
 
 local plot = {}
 
--- Raises if there is no gnuplot, before anything is measured.
-function plot.need()
+local function open(path, mode)
+    local file, problem = io.open(path, mode)
+    if not file then
+        error("--plot: " .. problem, 0)
+    end
+    return file
+end
+
+-- Raises if there is no gnuplot, or no way to write the file, before anything is measured.
+function plot.need(path)
     if os.execute "gnuplot --version >/dev/null 2>&1" ~= 0 then
         error("--plot: needs gnuplot (Debian, Ubuntu: apt-get install gnuplot-nox)", 0)
     end
+    open(path, "ab"):close()
 end
 
 -- Writes a PNG of results (of bench.lua); `allowed` is what a launch may take beyond its bytes.
@@ -24,6 +33,7 @@ function plot.write(path, results, device, allowed)
     if #points == 0 then
         error("--plot: no workload has a page-read rate to stand beside", 0)
     end
+    open(path, "wb"):close() -- an older picture must not pass for this one
     -- a path in gnuplot's single quotes
     local pipe = assert(io.popen("gnuplot", "w"))
     pipe:write(([[
@@ -50,12 +60,13 @@ plot limit / 1e9 title 'page-read rate' lw 2, \
      $labels with labels font ',8' offset 0,0.8 notitle
 ]]):format(path:gsub("'", "''"), device, smallest / 2, largest * 2, read_rate, allowed,
         table.concat(points, "\n"), table.concat(labels, "\n")))
-    local closed, _, status = pipe:close()
-    local file = io.open(path, "rb")
-    if not file or closed == nil or (status and status ~= 0) then
+    pipe:close()
+    local file = open(path, "rb")
+    local written = file:seek "end" > 0
+    file:close()
+    if not written then
         error(("--plot: gnuplot wrote no %s"):format(path), 0)
     end
-    file:close()
 end
 
 return plot
