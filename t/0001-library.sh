@@ -40,10 +40,11 @@ check "has no text relocation" "`readelf -d "$QUIRE_LIBRARY" | grep TEXTREL`"
 check "has no executable stack" "`readelf -lW "$QUIRE_LIBRARY" | awk '$1 == "GNU_STACK" { flags = $7 } END { if (flags != "RW") print "flags of GNU_STACK: " flags }'`"
 
 # What strip leaves are the segments; debugging information is in none.
-bytes=0
-for size in `readelf -lW "$QUIRE_LIBRARY" | awk '$1 == "LOAD" { print $5 }'`; do bytes=$((bytes + size)); done
-if [ "$bytes" -gt 0 ] && [ "$bytes" -le 10000000 ]; then
-    check "is at most 10 MB without debugging information" ""
+if [ "$sanitized" -gt 0 ]; then
+    number=$((number + 1)); echo "ok $number - is at most 10 MB without debugging information # SKIP the sanitizers add code"
 else
-    check "is at most 10 MB without debugging information" "$bytes bytes"
+    bytes=0
+    for size in `readelf -lW "$QUIRE_LIBRARY" | awk '$1 == "LOAD" { print $5 }'`; do bytes=$((bytes + size)); done
+    check "is at most 10 MB without debugging information" \
+        "`[ "$bytes" -gt 0 ] && [ "$bytes" -le 10000000 ] || echo "$bytes bytes"`"
 fi
