@@ -24,10 +24,14 @@ local function is_cpu(device)
     return device == "cpu"
 end
 
+local function refuse(device, bytes)
+    error(("%s: cannot allocate %.17g bytes"):format(device, bytes), 4)
+end
+
 local function allocate_host(bytes)
-    local base = bytes < ADDRESSABLE and ffi.C.calloc(1, bytes + ALIGNMENT) or nil
+    local base = ffi.C.calloc(1, bytes + ALIGNMENT)
     if base == nil then
-        error(("cpu: cannot allocate %.17g bytes"):format(bytes), 3)
+        refuse("cpu", bytes)
     end
     base = ffi.gc(base, ffi.C.free)
     local address = ffi.cast("uintptr_t", base)
@@ -39,6 +43,9 @@ end
 -- address as a char pointer.
 function memory.allocate(device, bytes)
     bytes = math.max(bytes, 1)
+    if bytes >= ADDRESSABLE then
+        refuse(device, bytes)
+    end
     if is_cpu(device) then
         return allocate_host(bytes)
     end
