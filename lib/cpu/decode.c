@@ -419,13 +419,21 @@ static void write_rows_past_end(const struct problem *p, int thread, int threads
         write_hidden_row(p, start + i);
 }
 
-/* Tiles of many heads use memory in long runs; but there have to be enough units for every thread. */
+/* Heads go through a chunk together where that saves translations of addresses: where heads share a page of
+ * the system, and where a head's pages are so many that the translations would be forgotten before the next
+ * head needs their neighbours.  (Where the second begins was measured: doc/cpu.md.)  Otherwise a head at a
+ * time is faster.  And there have to be enough units for every thread. */
 static int choose_heads(const struct problem *p, const struct room *room, int threads)
 {
-    enum { UNITS_PER_THREAD = 16 };
+    enum { SYSTEM_PAGE = 4096, MANY_PAGES = 64, UNITS_PER_THREAD = 16 };
+    int64_t chunks = plan_cost(p, 1) / plan_chunk_cost(room->padded), longest = 0;
     int heads = room->heads;
-    int64_t chunks = plan_cost(p, 1) / plan_chunk_cost(room->padded);
 
+    for (int32_t b = 0; b < p->batch; b++)
+        longest = p->seq_lens[b] > longest ? p->seq_lens[b] : longest;
+    if (p->page_size * p->head_dim * dtype_bytes(p->dtype) >= SYSTEM_PAGE &&
+        longest / p->page_size <= MANY_PAGES * p->kv_heads)
+        return 1;
     while (heads > 1 && chunks / heads < (int64_t)UNITS_PER_THREAD * threads)
         heads = heads_up_to(p, heads - 1);
     return heads;
