@@ -425,14 +425,15 @@ static void write_rows_past_end(const struct problem *p, int thread, int threads
  * time is faster.  And there have to be enough units for every thread. */
 static int choose_heads(const struct problem *p, const struct room *room, int threads)
 {
-    enum { SYSTEM_PAGE = 4096, MANY_PAGES = 64, UNITS_PER_THREAD = 16 };
+    enum { SYSTEM_PAGE = 4096, UNITS_PER_THREAD = 16 };
+    int many_pages = (room->padded >= 4 ? 16 : 64) * p->kv_heads;
     int64_t chunks = plan_cost(p, 1) / plan_chunk_cost(room->padded), longest = 0;
     int heads = room->heads;
 
     for (int32_t b = 0; b < p->batch; b++)
         longest = p->seq_lens[b] > longest ? p->seq_lens[b] : longest;
     if (p->page_size * p->head_dim * dtype_bytes(p->dtype) >= SYSTEM_PAGE &&
-        longest / p->page_size <= MANY_PAGES * p->kv_heads)
+        longest / p->page_size <= many_pages)
         return 1;
     while (heads > 1 && chunks / heads < (int64_t)UNITS_PER_THREAD * threads)
         heads = heads_up_to(p, heads - 1);
