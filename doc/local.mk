@@ -7,4 +7,4 @@ dist_doc_DATA = README.md NEWS.md COPYING %D%/example.c %D%/example.lua %D%/lua.
 dist_man_MANS += %D%/quire.1 %D%/quire.3
 
 # What was measured and tried; for those who work on the library.
-EXTRA_DIST += %D%/bench-h200.md %D%/kernels.md
+EXTRA_DIST += %D%/bench-h200.md %D%/cpu.md %D%/kernels.md
