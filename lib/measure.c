@@ -40,19 +40,18 @@ static quire_status check_blocks(const DLTensor *blocks, struct blocks *b)
 
 quire_status quire_measure_read(const DLTensor *blocks, const DLTensor *order, void *stream)
 {
+    struct spans spans = {0};
     struct blocks b;
-    uintptr_t address;
+    void *numbers;
     quire_status status = check_blocks(blocks, &b);
 
     if (status == QUIRE_OK)
         status = argument_vector(b.device, "order", order, -1, "block numbers");
-    if (status != QUIRE_OK)
+    if (status == QUIRE_OK)
+        status = argument_place(&spans, "order", order, sizeof(int32_t), true, false, &numbers);
+    if (status != QUIRE_OK || order->shape[0] == 0)
         return status;
-    if (order->shape[0] == 0)
-        return QUIRE_OK;
-    if (order->data == NULL || !tensor_address(order, &address) || address % sizeof(int32_t) != 0)
-        return quire_fail(QUIRE_ERROR_TYPE, "order: expected aligned data, got %p", order->data);
-    b.order = (const int32_t *)address;
+    b.order = numbers;
     b.order_len = order->shape[0];
     if (b.device.device_type == QUIRE_DEVICE_CUDA)
 #ifdef HAVE_CUDA

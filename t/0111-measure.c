@@ -59,6 +59,7 @@ int main(void)
     REFUSED(TYPE, "order: expected int32 [n] (block numbers), got int64 [5]", order.t.dtype = INT64);
     REFUSED(TYPE, "order: expected", order.t.device.device_type = QUIRE_DEVICE_CUDA);
     REFUSED(TYPE, "order: expected", order.t.data = NULL);
+    REFUSED(VALUE, "order: expected data aligned to 4 bytes", order.t.byte_offset = 2);
     REFUSED(VALUE, "order: expected block numbers from 0 to 4, got 5 at 1", order_data[1] = 5);
     REFUSED(VALUE, "order: expected block numbers from 0 to 4, got -1 at 1", order_data[1] = -1);
     sound();
