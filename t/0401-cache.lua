@@ -187,7 +187,8 @@ raises(function() cache:fork(a, 34) end, "at most the 33 keys", "a fork longer t
 raises(function() cache:batch { new_cache():sequence(1) } end, "entry 1: expected a sequence of this cache",
     "a sequence of another cache")
 raises(function() cache:batch() end, "batch: expected a list of sequences, got nil", "no list")
-raises(function() cache:batch({ a }, { indices = "9" }) end, "batch: indices: expected an integer", "no number of indices")
+raises(function() cache:batch({ a }, { indices = "9" }) end, "batch: indices: expected an integer",
+    "no number of indices")
 raises(function() cache:fork(7) end, "fork: expected a sequence of this cache", "a fork of what is none")
 local gone = cache:sequence()
 gone:free()

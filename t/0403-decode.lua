@@ -100,6 +100,26 @@ ok(verdict.ok and verdict.rows == 40, "packed queries are right")
 verdict = quire.verify(subset(packed, { 2, 1 }))
 ok(verdict.ok and verdict.rows == 16, "and a subset of them")
 
+-- Rows of query past qo_indptr[B], as graphs pad with them, are written too: +0 and -inf, whatever stood there.
+-- Of no request either, all are.
+for _, offsets in ipairs { { 0, 3, 3, 5 }, { 0, 0, 0, 0 } } do
+    local tail = make {
+        query = quire.tensor { shape = { 9, 8, 64 }, dtype = "bf16", device = device }:normal { seed = "packed" },
+        qo_indptr = quire.tensor { offsets, dtype = "int32", device = device },
+        max_seq_len_q = 3,
+        out = quire.tensor { shape = { 9, 8, 64 }, dtype = "bf16", device = device }:fill(0 / 0),
+        lse = quire.tensor { shape = { 9, 8 }, dtype = "fp32", device = device }:fill(0 / 0),
+    }
+    tail.seq_len_q = nil
+    quire.decode(tail)
+    local used, o, l = offsets[4], tail.out:to "cpu", tail.lse:to "cpu"
+    ok(o:slice(0, used, 9):same_bits(quire.tensor { shape = { 9 - used, 8, 64 }, dtype = "bf16" }),
+        "rows past the last request, after row %d: +0", used)
+    ok(l:slice(0, used, 9):same_bits(quire.tensor { shape = { 9 - used, 8 }, dtype = "fp32" }:fill(-math.huge)),
+        "rows past the last request, after row %d: -inf", used)
+    ok(used == 0 or o:slice(0, 0, used):same_bits(packed.out:to "cpu"), "rows before them, to row %d, as ever", used)
+end
+
 -- Launches that are bound once read data and metadata each time.
 local bound = make { out = quire.tensor { shape = args.query.shape, dtype = "bf16", device = device } }
 local bytes = quire.workspace_size(bound)

@@ -101,7 +101,8 @@ unusable("decode --device gpu", "%-%-device: expected cpu or cuda:N, got 'gpu'",
 unusable("decode --device cuda:99", "^quire decode: device cuda:99: there is no such device", "no such device")
 unusable("decode --lens 2000000000x4", "quire decode: cpu: cannot allocate %d+ bytes\n$", "more memory than there is")
 unusable("decode --lens 1x99999999999", "%-%-lens: expected lengths", "more requests than a list can hold")
-unusable("decode --q-heads 99999999999999999999", "%-%-q%-heads: expected an integer up to %d+, got '9+'", "no such number")
+unusable("decode --q-heads 99999999999999999999", "%-%-q%-heads: expected an integer up to %d+, got '9+'",
+    "no such number")
 unusable("decode --nonsense", "unknown option '%-%-nonsense'", "an unknown option")
 unusable("nonsense", "unknown command 'nonsense'", "an unknown command")
 unusable("", "Usage: quire", "no command")
