@@ -51,6 +51,8 @@ for _, case in ipairs {
     { '{"input_length": -5}\n', ":1: input_length: expected a number of tokens, got %-5", "a negative length" },
     { '{"length": 5}\n', ":1: input_length: expected a number of tokens, got nil", "no length" },
     { '{"input_length": 513, "hash_ids": [1]}\n', ":1: hash_ids: expected a list of 2 ids", "an id too few" },
+    { '{"input_length": 13, "hash_ids": [NaN]}\n', ":1: hash_ids: expected a list", "an id that is NaN" },
+    { '{"input_length": 513, "hash_ids": {"a": 1}}\n', ":1: hash_ids: expected a list", "ids with names" },
     { '{"input_length": 513, "hash_ids": 7}\n', ":1: hash_ids: expected a list", "ids that are no list" },
 } do
     local file = assert(io.open(path, "w"))

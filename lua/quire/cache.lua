@@ -68,10 +68,10 @@ local function new(arguments)
         error(("cache: form: expected \"combined\" or \"tuple\", got %s"):format(tostring(options.form)), 2)
     end
 
-    local free = {}
+    local free = ffi.new("int32_t[?]", pages)
     local order = options.shuffle and normal.permutation(pages, options.shuffle)
-    for i = 1, pages do -- the end of the list is handed out first
-        free[i] = order and order[i] or pages - i
+    for i = 0, pages - 1 do
+        free[i] = order and order[i + 1] or pages - 1 - i
     end
     return setmetatable({
         kv = kv, -- what quire.decode takes as kv_cache
@@ -83,14 +83,18 @@ local function new(arguments)
         page_size = options.page_size,
         kv_heads = options.kv_heads,
         head_dim = options.head_dim,
+        -- A stack with a count of its own: LuaJIT up to 2022 can take the length of a table that was
+        -- appended to by another name for what it was before.
         free = free,
+        free_count = pages, -- the last of them is handed out first
         owners = ffi.new("int32_t[?]", pages), -- sequences that list the page
         live = ffi.new("int32_t[?]", pages),   -- slots of the page that hold keys
     }, Cache)
 end
 
 local function take_page(cache)
-    local page = table.remove(cache.free)
+    cache.free_count = cache.free_count - 1
+    local page = cache.free[cache.free_count]
     cache.owners[page] = 1
     return page
 end
@@ -99,19 +103,20 @@ local function release_page(cache, page)
     cache.owners[page] = cache.owners[page] - 1
     if cache.owners[page] == 0 then
         cache.live[page] = 0
-        cache.free[#cache.free + 1] = page
+        cache.free[cache.free_count] = page
+        cache.free_count = cache.free_count + 1
     end
 end
 
 local function need_pages(cache, count, level)
-    if count > #cache.free then
+    if count > cache.free_count then
         error(("cache: out of pages: %d more needed, %d of %d free"):format(
-            count, #cache.free, cache.pages), level + 1)
+            count, cache.free_count, cache.pages), level + 1)
     end
 end
 
 function Cache:pages_free()
-    return #self.free
+    return self.free_count
 end
 
 function Cache:pages_shared()
@@ -205,7 +210,7 @@ local function grow(sequence, count, level)
         error("cache: the sequence has been freed", level + 1)
     end
     local offset = sequence.length % cache.page_size
-    local last = #pages
+    local last = pages_for(cache, sequence.length)
     local copies = count > 0 and offset > 0 and cache.owners[pages[last]] > 1
     local wanted = pages_for(cache, sequence.length + count) - last
     need_pages(cache, wanted + (copies and 1 or 0), level + 1)
@@ -218,12 +223,12 @@ local function grow(sequence, count, level)
         pages[last] = own
         release_page(cache, old)
     end
-    for _ = 1, wanted do
-        pages[#pages + 1] = take_page(cache)
+    for i = last + 1, last + wanted do
+        pages[i] = take_page(cache)
     end
     local from = sequence.length
     sequence.length = from + count
-    for i = math.floor(from / cache.page_size) + 1, #pages do
+    for i = math.floor(from / cache.page_size) + 1, last + wanted do
         cache.live[pages[i]] = math.max(cache.live[pages[i]],
             math.min(cache.page_size, sequence.length - (i - 1) * cache.page_size))
     end
@@ -398,7 +403,7 @@ end
 
 function Cache:__tostring()
     return ("cache of %d pages of %d, %d kv heads of %d, %s on %s; %d pages free"):format(self.pages,
-        self.page_size, self.kv_heads, self.head_dim, self.dtype, self.device, #self.free)
+        self.page_size, self.kv_heads, self.head_dim, self.dtype, self.device, self.free_count)
 end
 
 return { new = new }

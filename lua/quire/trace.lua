@@ -19,6 +19,19 @@ local function is_count(value)
     return type(value) == "number" and value >= 0 and value % 1 == 0
 end
 
+-- A list of what can stand for a block: numbers or strings.
+local function are_ids(blocks)
+    if type(blocks) ~= "table" or (next(blocks) ~= nil and #blocks == 0) then
+        return false
+    end
+    for _, id in ipairs(blocks) do
+        if (type(id) ~= "number" and type(id) ~= "string") or id ~= id then
+            return false
+        end
+    end
+    return true
+end
+
 local function read_csv(lines, limit)
     local columns, why = text.csv_fields(lines[1])
     if not columns then
@@ -41,7 +54,7 @@ local function read_csv(lines, limit)
                 return nil, n, bad
             end
             local field = fields[at] or ""
-            local length = field:match "^%d+$" and tonumber(field)
+            local length = text.integer(field, 0)
             if not length then
                 return nil, n, ("%s: expected a number of tokens, got %q"):format(columns[at], field)
             end
@@ -64,9 +77,9 @@ local function read_json(lines, limit)
                 return nil, n, ("input_length: expected a number of tokens, got %s"):format(
                     tostring(object.input_length))
             end
-            local blocks = object.hash_ids == nil and {} or object.hash_ids
+            local blocks = (object.hash_ids == nil or object.hash_ids == cjson.null) and {} or object.hash_ids
             local expected = math.ceil(object.input_length / BLOCK)
-            if type(blocks) ~= "table" or (#blocks > 0 and #blocks ~= expected) then
+            if not are_ids(blocks) or (#blocks > 0 and #blocks ~= expected) then
                 return nil, n, ("hash_ids: expected a list of %d ids, one for each %d tokens"):format(
                     expected, BLOCK)
             end
