@@ -64,6 +64,25 @@ for _, length in ipairs { 1, 16, 300, 5000 } do
     end
 end
 
+-- At the largest values fp16 and bf16 round to nearest, and beyond them to Inf; fp8 stays at 448.
+do
+    local inf, bf16_max = math.huge, 2 ^ 128 - 2 ^ 120
+    for _, case in ipairs {
+        { "fp16", "fp16", 65504, 1.0002, 65504 }, { "fp16", "fp16", 65504, 1.0003, inf },
+        { "fp16", "fp16", -65504, 1.0003, -inf }, { "bf16", "bf16", bf16_max, 1.001, bf16_max },
+        { "bf16", "bf16", bf16_max, 1.003, inf }, { "bf16", "bf16", -bf16_max, 2, -inf },
+        { "fp8e4m3", "fp16", 448, 1000, inf }, { "fp8e4m3", "fp8e4m3", -448, 1000, -448 },
+        { "fp8e4m3", "fp8e4m3", 448, 3e38, 448 } } do
+        local result = pitfall.run { lens = { 1 }, dtype = case[1], out_dtype = case[2], k = 0, v = case[3],
+            bmm2_scale = case[4] }
+        local exact = true
+        for _, x in ipairs(result.out:totable()) do
+            exact = exact and x == case[5]
+        end
+        ok(exact, "%g times %g as %s is %g", case[3], case[4], case[2], case[5])
+    end
+end
+
 -- The second half scores higher by a step of 0 to 8 in log2 units: the error may not jump on the way.
 for _, dtype in ipairs { { "fp8e4m3", "fp16" }, { "bf16" }, { "fp16" } } do
     local worst, rows = 0, 0
