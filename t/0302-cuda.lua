@@ -27,7 +27,8 @@ end
 -- ---- devices -----------------------------------------------------------------------------------------
 ok(cuda.count() >= 1, "%d devices", cuda.count())
 ok(#cuda.name(0) > 0, "device 0 is a %s", cuda.name(0))
-ok(cuda.capability(0) >= 10 and cuda.sm_count(0) > 0, "of capability %d, with %d SMs", cuda.capability(0), cuda.sm_count(0))
+ok(cuda.capability(0) >= 10 and cuda.sm_count(0) > 0, "of capability %d, with %d SMs", cuda.capability(0),
+    cuda.sm_count(0))
 local free, total = cuda.mem_info(0)
 ok(free > 0 and free <= total, "%.0f of %.0f bytes are free", free, total)
 raises(function() cuda.name(cuda.count()) end, "device: expected a number from 0 to", "a device that is not there")
@@ -74,7 +75,8 @@ raises(function() cuda.free(here) end, "expected what cuda.alloc gave", "foreign
 ok(cuda.alloc(0, 0) ~= nil, "no bytes are an allocation too")
 raises(function() cuda.alloc(0, -1) end, "bytes: expected a whole number", "a negative size")
 raises(function() cuda.alloc(0, 2 ^ 60) end,
-    "cuMemAlloc of 1152921504606846976 bytes on cuda:0: CUDA_ERROR_OUT_OF_MEMORY %(.+%)", "too much, in the driver's words")
+    "cuMemAlloc of 1152921504606846976 bytes on cuda:0: CUDA_ERROR_OUT_OF_MEMORY %(.+%)",
+    "too much, in the driver's words")
 raises(function() cuda.fill(there, 256, 1) end, "byte: expected 0 to 255, got 256", "more than a byte")
 raises(function() cuda.fill(here, 0, 4) end, "expected device memory", "fill is for devices")
 
@@ -134,7 +136,7 @@ raises(function() graph:replay(stream) end, "graph: has been freed", "a graph th
 
 -- ---- garbage -----------------------------------------------------------------------------------------
 if fake then
-    there, other = nil, nil
+    there, other = nil, nil -- luacheck: ignore 311 (for the collector)
     collectgarbage()
     collectgarbage()
     local before = fake.fake_allocations()
@@ -145,7 +147,7 @@ if fake then
     end
     is(tonumber(fake.fake_allocations() - before), 100, "allocations live while they are referred to")
     is(kept[100] ~= nil, true, "... as these are")
-    kept = nil
+    kept = nil -- luacheck: ignore 311 (for the collector)
     collectgarbage()
     collectgarbage()
     is(tonumber(fake.fake_allocations() - before), 0, "and are freed when they are not")
@@ -173,7 +175,8 @@ if file then
         "arguments are counted")
     module:free()
     module:free()
-    raises(function() produce:launch(stream, 1, 32, nil, nil, 0, 0) end, "module: has been freed", "not after its module")
+    raises(function() produce:launch(stream, 1, 32, nil, nil, 0, 0) end, "module: has been freed",
+        "not after its module")
 end
 if not fake then
     raises(function() cuda.module(0, "no code at all"):kernel("x", {}) end, "CUDA_ERROR_", "what is no code is refused")

@@ -147,7 +147,8 @@ for _, options in ipairs {
       window_left = 300, metadata_stable = true },
     { batch = 6, total_q = 20, max_q = 7, max_len = 1500, page = 32, hq = 8, hkv = 1, d = 128, dtype = "fp8e4m3",
       out_dtype = "fp16", mask = "causal" },
-    { batch = 150, max_len = 400, page = 128, hq = 4, hkv = 4, d = 256, dtype = "bf16", seq_len_q = 1, mask = "causal" },
+    { batch = 150, max_len = 400, page = 128, hq = 4, hkv = 4, d = 256, dtype = "bf16", seq_len_q = 1,
+      mask = "causal" },
 } do
     options.pool = 120
     local args, block = live(options)
@@ -176,7 +177,8 @@ for _, options in ipairs {
             wrong = wrong + 1
         end
     end
-    local name = ("%s, d %d, B %d%s"):format(options.dtype, options.d, options.batch, options.total_q and ", packed" or "")
+    local name = ("%s, d %d, B %d%s"):format(options.dtype, options.d, options.batch,
+        options.total_q and ", packed" or "")
     is(wrong, 0, "%s: replays with random metadata are right", name)
     is(differ, 0, "%s: each has the bits of a plain launch", name)
 end

@@ -52,7 +52,8 @@ for _, kind in ipairs(kinds) do
         local args = gpu.fresh(kind.args)
         args.workspace_buffer = gpu.workspace(args, kind.bytes - 1)
         raises(function() quire.decode(args, stream) end,
-            ("workspace_buffer.*%d.*QUIRE_ERROR_VALUE"):format(kind.bytes), "%s: one byte less than %d is refused", kind.id, kind.bytes)
+            ("workspace_buffer.*%d.*QUIRE_ERROR_VALUE"):format(kind.bytes), "%s: one byte less than %d is refused",
+            kind.id, kind.bytes)
         gpu.sync(stream)
         local out = args.out:to "cpu"
         local first = out:get(unpack({ 0, 0, 0, 0 }, 1, out.rank))
@@ -192,8 +193,10 @@ if not gpu.on_cpu then
         return args.out:to "cpu", args.lse:to "cpu"
     end
     local out, lse = run({ 65, 16 }, { { 0, 1, 2, 3 }, { 4 } })
-    ok(out:get(0, 0, 0) == 1 and math.abs(lse:get(0, 0) - math.log(64)) < 1e-4, "a length beyond its pages ends with them")
-    ok(out:get(1, 3, 63) == 1 and math.abs(lse:get(1, 3) - math.log(16)) < 1e-4, "... and the next request is right")
+    ok(out:get(0, 0, 0) == 1 and math.abs(lse:get(0, 0) - math.log(64)) < 1e-4,
+        "a length beyond its pages ends with them")
+    ok(out:get(1, 3, 63) == 1 and math.abs(lse:get(1, 3) - math.log(16)) < 1e-4,
+        "... and the next request is right")
     raises(function() quire.check(args, stream) end, "request 0.*65", "... and check tells")
     out, lse = run({ 64, 1000 }, { { 0, 0x7FFFFFFF, 2, -1 }, { 4 } })
     ok(out:get(0, 0, 0) == 0.5 and math.abs(lse:get(0, 0) - math.log(64)) < 1e-4,
