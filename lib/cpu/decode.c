@@ -196,13 +196,13 @@ static void write_tile(struct worker *w, float *partial)
         plan_visible(p, &w->tile, (w->tile.first_row + r) / p->group, &begin, &end);
         for (int h = 0; h < w->heads; h++) {
             const struct rows *rows = &w->rows[h];
-            float *own = partial + (size_t)h * w->partial_floats;
             int64_t place = row_place(w, h, r);
 
-            if (begin == end) {
+            if (begin == end) { /* so is every row of a tile without a partial */
                 write_hidden_row(p, place);
                 continue;
             }
+            float *own = partial + (size_t)h * w->partial_floats;
             if (p->lse != NULL)
                 p->lse[place] = (float)((double)partial_max(own, rows)[r] * (double)p->bmm1_scale +
                                         log((double)partial_sum(own, rows)[r]));

@@ -1,8 +1,9 @@
 /* plan.h - the work of a CPU decode, laid out as one line of units from the live lengths
  *
  * A tile is up to TILE_ROWS query rows of one request: those of one KV head, whose keys are read once for
- * all of them, or those of several KV heads that lie side by side.  A unit is one chunk of a tile's keys.  Chunks are counted from the request's start, so that what
- * a unit computes depends on its own request alone: neither threads nor neighbours move a bit.
+ * all of them, or those of several KV heads that lie side by side.  A unit is one chunk of a tile's keys.
+ * Chunks are counted from the request's start, so that what a unit computes depends on its own request
+ * alone: neither threads nor neighbours move a bit.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef QUIRE_CPU_PLAN_H
