@@ -23,15 +23,23 @@ else
     end
 end
 
+local function times(count, value)
+    local list = {}
+    for i = 1, count do
+        list[i] = value
+    end
+    return list
+end
+
 -- P53: the metadata are written by a kernel right before each decode, without a wait. Every iteration has an out of
--- its own, so that nothing is waited for until the end.
-local function toggle(packed)
-    local ITERATIONS = 2000
+-- its own, so that nothing is waited for until the end. All requests of a batch are alike; how many there are decides
+-- how a kernel gets at the metadata: by one warp, by a thread for each request, or by threads with several each.
+local function toggle(packed, batch, iterations)
     local cache = quire.cache { pages = 4, page_size = 16, kv_heads = 2, head_dim = 128, dtype = "bf16",
         device = gpu.device }
     cache.v:fill(function(page) return 2 ^ page end) -- 1, 2, 4, 8
-    local block = gpu.metadata(1, 2)
-    -- What is written, and the mean of V that it gives; packed: rows past qo_indptr[1] are +0.
+    local block = gpu.metadata(batch, 2 * batch)
+    -- What is written, and the mean of V that it gives; packed: rows past qo_indptr[batch] are +0.
     local states = {
         { lens = 16, pages = { 0, 1 }, q = 1, mean = 1 },
         { lens = 32, pages = { 2, 3 }, q = 2, mean = 6 },
@@ -40,10 +48,10 @@ local function toggle(packed)
     }
     local sources = {}
     for i, state in ipairs(states) do
-        block:set({ state.lens }, { state.pages }, { state.q })
+        block:set(times(batch, state.lens), times(batch, state.pages), times(batch, state.q))
         sources[i] = block.host:clone():to(gpu.device)
     end
-    local tokens = packed and 2 or 1
+    local tokens = (packed and 2 or 1) * batch
     local args = gpu.fresh {
         query = quire.tensor { shape = { tokens, 8, 128 }, dtype = "bf16", device = gpu.device }, kv_cache = cache.kv,
         paged_kv_indptr = block.indptr, paged_kv_indices = block.indices, seq_lens = block.seq_lens, max_seq_len = 32,
@@ -51,26 +59,26 @@ local function toggle(packed)
         out = quire.tensor { shape = { 1 }, dtype = "bf16", device = gpu.device },
     }
     args.lse = nil
-    local outs = gpu.fill_nan(quire.tensor { shape = { ITERATIONS, tokens, 8, 128 }, dtype = "bf16",
+    local outs = gpu.fill_nan(quire.tensor { shape = { iterations, tokens, 8, 128 }, dtype = "bf16",
         device = gpu.device })
-    block:set({ 0 }, { {} }, { 0 }):store()
+    block:set(times(batch, 0), times(batch, {}), times(batch, 0)):store()
     quire.prepare(args)
     local launches = {}
-    for i = 1, ITERATIONS do
+    for i = 1, iterations do
         launches[i] = quire.bind(gpu.with(args, { out = outs:select(0, i - 1) }))
     end
     gpu.sync()
-    for i = 1, ITERATIONS do
+    for i = 1, iterations do
         produce(block.there.pointer, sources[(i - 1) % #states + 1].pointer, block.words, i % 3 * 1500)
         launches[i](stream)
     end
     gpu.sync(stream)
     local wrong, first_wrong = 0, nil
     outs = outs:to "cpu"
-    for i = 1, ITERATIONS do
+    for i = 1, iterations do
         local state = states[(i - 1) % #states + 1]
         for token = 0, tokens - 1 do
-            local wanted = (not packed or token < state.q) and state.mean or 0
+            local wanted = (not packed or token < batch * state.q) and state.mean or 0
             for head = 0, 7 do
                 for dim = 0, 127, 127 do
                     if outs:get(i - 1, token, head, dim) ~= wanted then
@@ -81,11 +89,14 @@ local function toggle(packed)
             end
         end
     end
-    is(wrong, 0, "%smetadata written just before each of %d decodes is seen%s", packed and "packed: " or "", ITERATIONS,
+    is(wrong, 0, "%d requests%s: metadata written just before each of %d decodes is seen%s", batch,
+        packed and ", packed" or "", iterations,
         first_wrong and (" (iteration %d was the first not to)"):format(first_wrong) or "")
 end
-toggle(false)
-toggle(true)
+for _, batch in ipairs { 1, 20, 100, 400 } do
+    toggle(false, batch, batch == 1 and 2000 or 100)
+    toggle(true, batch, batch == 1 and 2000 or 100)
+end
 
 -- metadata_stable promises nothing about Q, K and V: they too are written just before.
 do
