@@ -196,8 +196,8 @@ __device__ __forceinline__ void softmax(u32 (&w)[BLOCKS][T::N_TILES][2], const f
 // `live`: for the keys 2t, 2t+1 and 2t+8, 2t+9 all ones in the halves of keys that some row sees, else 0:
 // what lies in the other slots may be NaN, and must not meet a weight of 0.
 template <class T>
-__device__ __forceinline__ void pv(accumulator<T> &acc, const u32 (&w)[T::N_TILES][2], key_block v, const u32 (&live)[2],
-                                   int lane)
+__device__ __forceinline__ void pv(accumulator<T> &acc, const u32 (&w)[T::N_TILES][2], key_block v,
+                                   const u32 (&live)[2], int lane)
 {
     if constexpr (T::FP8) {
         const int row = (lane & 7) + (lane >> 3 & 1) * 8, half = lane >> 4;
@@ -238,7 +238,8 @@ __device__ __forceinline__ void pv(accumulator<T> &acc, const u32 (&w)[T::N_TILE
 // which halves of the pair of keys (key, key + 1) some row sees
 __device__ __forceinline__ u32 live_pair(int key, const tile_info &tile)
 {
-    return (key >= tile.lo && key < tile.hi ? 0xffffu : 0) | (key + 1 >= tile.lo && key + 1 < tile.hi ? 0xffff0000u : 0);
+    return (key >= tile.lo && key < tile.hi ? 0xffffu : 0) |
+           (key + 1 >= tile.lo && key + 1 < tile.hi ? 0xffff0000u : 0);
 }
 
 struct barrier_phase {
@@ -248,8 +249,8 @@ struct barrier_phase {
 // The whole of a warp's slice of one key tile, whose K has landed; V follows it in memory, and may come later.
 template <class T>
 __device__ __forceinline__ void attend(accumulator<T> &acc, const query_fragments<T> &q, const tile_info &tile,
-                                       u32 k_smem, barrier_phase v_full, const row_info *rows, int slice, box_shape boxes,
-                                       float scale, int lane)
+                                       u32 k_smem, barrier_phase v_full, const row_info *rows, int slice,
+                                       box_shape boxes, float scale, int lane)
 {
     // two blocks of 16 keys at a time where there are two: their latencies overlap
     constexpr int BLOCKS = T::WARP_KEYS >= 32 ? 2 : 1;

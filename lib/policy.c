@@ -141,7 +141,8 @@ void policy_params(const struct problem *p, const struct launch_plan *plan, stru
                (p->metadata_stable ? DECODE_METADATA_STABLE : 0) |
                (p->out_dtype == QUIRE_DTYPE_FP8E4M3 ? DECODE_OUT_FP8 : 0) | (plan->read_once ? DECODE_READ_ONCE : 0);
     k->even_shares = even_shares(plan->grid, (int64_t)p->batch * p->kv_heads);
-    k->even_solo_shares = even_shares(plan->grid, (int64_t)p->batch * ((p->kv_heads + plan->solo_heads - 1) / plan->solo_heads));
+    const int64_t solo_groups = (p->kv_heads + plan->solo_heads - 1) / plan->solo_heads;
+    k->even_solo_shares = even_shares(plan->grid, p->batch * solo_groups);
     const double log2e = 1.44269504088896340736;
     k->scale_log2 = (float)fmin(fmax(p->bmm1_scale * log2e, FLT_TRUE_MIN), FLT_MAX);
     k->out_scale = p->bmm2_scale;

@@ -106,16 +106,7 @@ function gpu.all_zero(t)
 end
 
 -- A copy of a table with some fields replaced.
-function gpu.with(t, changes)
-    local copy = {}
-    for name, value in pairs(t) do
-        copy[name] = value
-    end
-    for name, value in pairs(changes) do
-        copy[name] = value
-    end
-    return copy
-end
+gpu.with = require "quire.decode".with
 
 -- The arguments again, with out, lse and workspace of their own, the first two full of NaN.
 function gpu.fresh(args)

@@ -18,7 +18,7 @@ struct cache_shape {
     int32_t row_bytes;      /* of one slot of one head: 64, or a multiple of 128 */
     int32_t elem_bytes;
     int32_t box_slots;      /* slots of a page that one copy brings */
-    int32_t unused;
+    int32_t pad;            /* 0 */
 };
 
 /* The map for boxes of box_slots slots of one page and head, cut into panels of 128 bytes that are

@@ -124,8 +124,8 @@ local function to_struct(given, what, level)
     return args
 end
 
--- A copy of a table of arguments, with some replaced.
-local function with(given, changes)
+-- A copy of a table of arguments, with some replaced; tests use it too.
+function decode.with(given, changes)
     local copy = {}
     for name, value in pairs(given) do
         copy[name] = value
@@ -135,6 +135,7 @@ local function with(given, changes)
     end
     return copy
 end
+local with = decode.with
 
 -- ---- calls ---------------------------------------------------------------------------------------
 
