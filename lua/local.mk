@@ -28,6 +28,7 @@ dist_luaquire_DATA = \
 	%D%/quire/tensor.lua \
 	%D%/quire/text.lua \
 	%D%/quire/trace.lua \
+	%D%/quire/work.lua \
 	%D%/quire/workloads.lua
 
 # The quire command's own: one file for each subcommand, and what they share.

@@ -81,10 +81,11 @@ ok(not verdict.ok and verdict.failures == 1, "verify sees one wrong element")
 is(verdict.worst_index, ((1 * 2 + 0) * 8 + 3) * 64 + 9, "and says which")
 
 -- Some requests of a batch.
-local part = subset(make { out = out, lse = lse }, { 2, 0 })
+local both = { { request = 2, first = 0, last = 2 }, { request = 0, first = 0, last = 2 } }
+local part = subset(make { out = out, lse = lse }, both)
 verdict = quire.verify(part)
 ok(verdict.ok and verdict.rows == 32, "a subset of the requests is right")
-part.out:set(broken:get(0, 0, 0, 0) + 1, 0, 0, 0, 0)
+part.out:set(part.out:get(0, 0, 0) + 1, 0, 0, 0)
 ok(not quire.verify(part).ok, "and wrong when it is wrong")
 
 -- Packed queries.
@@ -97,7 +98,7 @@ packed.seq_len_q = nil
 packed.out, packed.lse = quire.decode(packed)
 verdict = quire.verify(packed)
 ok(verdict.ok and verdict.rows == 40, "packed queries are right")
-verdict = quire.verify(subset(packed, { 2, 1 }))
+verdict = quire.verify(subset(packed, { { request = 2, first = 0, last = 2 }, { request = 1, first = 0, last = 0 } }))
 ok(verdict.ok and verdict.rows == 16, "and a subset of them")
 
 -- Rows of query past qo_indptr[B], as graphs pad with them, are written too: +0 and -inf, whatever stood there.

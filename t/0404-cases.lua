@@ -42,6 +42,15 @@ is(list[1].peer64, "xqa", "and its name")
 is(list[2].seq_len_q, 2, "q_lens without packed is seq_len_q")
 is(list[2].peers["64"], nil, "a peer without a time")
 
+list = assert(read("id,kv_lens,hq,hkv,d,dtype,packed,q_lens,seq_len_q,mask,window_left,page,max_seq_len,out_dtype,"
+    .. "peer64_us\na,10 20,8,1,64,fp8e4m3,1,1 3,3,causal,5,,,fp16,\nb,10x2,8,1,64,bf16,,,,,,,,,\n"))
+same({ list[1].max_seq_len_q, list[1].out_dtype, list[1].window_left }, { 3, "fp16", 5 }, "optional columns")
+is(list[1].seq_len_q, nil, "a packed case has no seq_len_q")
+for name, value in pairs(defaults) do
+    is(list[2][name], name == "max_seq_len" and 10 or value, "an empty field: default of %s", name)
+end
+is(list[2].columns.page, nil, "an empty field is as no column")
+
 local many = assert(read(HEADER .. "a,16x70000,8,1,64,bf16\n"))
 is(#many[1].kv_lens, 70000, "70000 requests")
 
@@ -71,6 +80,12 @@ for _, case in ipairs {
         ":2: q_lens: expected one query length", "two query lengths without packed" },
     { "id,kv_lens,hq,hkv,d,dtype,q_lens,seq_len_q\na,5 6,8,8,128,bf16,3,4\n",
         ":2: q_lens: expected 4, as seq_len_q says, got 3", "two columns that disagree" },
+    { "id,kv_lens,hq,hkv,d,dtype,packed,q_lens,seq_len_q\na,5 6,8,8,128,bf16,1,2 4,3\n",
+        ":2: seq_len_q: expected nothing, 1, or 4.*got 3", "packed, and another seq_len_q" },
+    { "id,kv_lens,hq,hkv,d,dtype,window_left\na,5,8,8,128,bf16,-2\n",
+        ':2: window_left: expected an integer of at least %-1, got "%-2"', "no window" },
+    { "id,kv_lens,hq,hkv,d,dtype,packed,q_lens\na,5 6,8,8,128,bf16,1,2;4\n",
+        ':2: q_lens: expected lengths.*got "2;4"', "no query lengths" },
     { "id,kv_lens,hq,hkv,d,dtype,kv_bytes\na,5,8,8,128,bf16,1\n",
         ":2: kv_bytes: expected 20480.*got 1", "wrong bytes" },
     { "id,kv_lens,hq,hkv,d,dtype,peer64_us\na,5,8,8,128,bf16,-1\n", ":2: peer64_us: expected a time", "no time" },

@@ -75,17 +75,8 @@ is(result.requests, 6, "all requests of a short trace")
 works("decode" .. on .. "--batch 2 --trace " .. data .. "blocks.jsonl", "requests +2 of", "the first two requests")
 works("decode" .. on .. "--dtype fp8e4m3 --lens '3000 1'", "fp8e4m3 to fp8e4m3.*result +right\n", "fp8 output")
 
--- A batch whose reference would take long is checked by a sample, the dearest and the cheapest in it.
-do
-    local sample = require "quire.sample"
-    local costs = { 5, 9, 1, 5, 5, 5 }
-    tap.same(sample(costs, 30, "seed"), { 0, 1, 2, 3, 4, 5 }, "sample: all within the budget")
-    tap.same(sample(costs, 5, "seed"), { 1, 2 }, "sample: the dearest and the cheapest")
-    tap.same(sample({ 7 }, 5, "seed"), { 0 }, "sample: a lone one")
-    local some = sample(costs, 20, "seed")
-    is(#some, 4, "sample: as many as the budget has room for")
-    tap.same(sample(costs, 20, "seed"), some, "sample: the same seed picks the same")
-end
+works("decode --q-heads 16 --kv-heads 16 --head-dim 64 --seq-len-q 960 --mask causal --lens 2000 --device " .. device,
+    "checked +a sample of 48 query tokens in 1 of 1 requests .*result +right\n", "decode of many query tokens")
 
 unusable("decode --trace /nonexistent", "^quire decode: /nonexistent: No such file or directory\n$", "no such trace")
 unusable("decode --batch 0", "%-%-batch: expected an integer of at least 1, got '0'", "no requests")

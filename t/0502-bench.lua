@@ -2,7 +2,10 @@
 -- SPDX-License-Identifier: Apache-2.0
 local cjson = require "cjson"
 local tap = require "tap"
+local casefile = require "quire.casefile"
 local text = require "quire.text"
+local work = require "quire.work"
+local workloads = require "quire.workloads"
 
 local device = tap.device()
 local ok, is, like = tap.ok, tap.is, tap.like
@@ -31,28 +34,39 @@ end
 write("name,kv_lens,q_lens,packed,hq,hkv,d,mask,window_left,dtype,page,peer64_us,peer64\n"
     .. "one,100,1,0,8,2,64,dense,-1,bf16,64,9,x\n"
     .. "packed,70 0 300,2 3 1,1,4,2,128,causal,40,fp16,16,9,x\n"
-    .. "eight,33x20,1,0,8,2,64,dense,-1,fp8e4m3,32,,\n")
+    .. "eight,33x20,1,0,8,2,64,dense,-1,fp8e4m3,32,,\n"
+    .. "many,90,80,0,8,1,64,causal,-1,fp16,16,,\n")
 
 local status, out, err = bench(file_path)
 is(status, 0, "all right: exit status 0")
 is(err, "", "nothing on standard error")
-like(out, "^workload +page +MB +us +TB/s .*\none +64 .*right 1/1\npacked +16 .*right 3/3\neight +32 .*right 20/20\n",
-    "a line for each row")
+like(out, "^workload +page +MB +us +TB/s +TFLOP/s .*\none +64 .*right 1/1\npacked +16 .*right 6/6\n"
+    .. "eight +32 .*right 20/20\nmany +16 .*right 80/80\n", "a line for each row")
 like(out, "page%-read rate [%d.]+ TB/s .* on " .. device, "and the read rate")
 like(out, "geometric mean [%d.]+ over 1 rows", "peers are compared at their own page size")
 
-status, out = bench("--json " .. file_path)
+status, out = bench("--json --matrix-rate 1 " .. file_path)
 is(status, 0, "--json: exit status")
 local all = cjson.decode(out)
-is(#all.results, 3, "--json: all rows")
-for _, r in ipairs(all.results) do
-    ok(r.right and r.seconds > 0 and r.read_rate > 0 and r.verified == r.requests, "--json: %s is right", r.name)
-    ok(math.abs(r.rate * r.seconds / r.bytes - 1) < 1e-6 and math.abs(r.share * r.read_rate / r.rate - 1) < 1e-6,
-        "--json: %s: its rates agree with its bytes", r.name)
+local parsed = casefile.read(file_path)
+is(#all.results, 4, "--json: all rows")
+is(all.matrix_rate, 1e12, "--json: the matrix rate")
+for n, r in ipairs(all.results) do
+    ok(r.right and r.seconds > 0 and r.read_rate > 0 and r.verified == r.requests and r.verified_tokens == r.tokens,
+        "--json: %s is right", r.name)
+    ok(math.abs(r.rate * r.seconds / r.bytes - 1) < 1e-6 and math.abs(r.share * r.read_rate / r.rate - 1) < 1e-6
+        and math.abs(r.flop_rate * r.seconds / r.flops - 1) < 1e-6, "--json: %s: its rates agree with its work", r.name)
+    local least = work.least_seconds(parsed[n], r.read_rate, 1e12)
+    ok(math.abs(r.overhead + least - r.seconds) < 1e-9
+        and math.abs(r.over_goal * (least + all.allowed_seconds) - r.seconds) < 1e-9,
+        "--json: %s: beyond the limit", r.name)
 end
 is(all.results[1].kv_bytes, 100 * 2 * 2 * 64 * 2, "--json: bytes of K and V")
 is(all.results[1].bytes, 100 * 2 * 2 * 64 * 2 + 2 * 8 * 64 * 2 + 4 * (3 + 2), "--json: with Q, out and metadata")
+is(all.results[1].flops, 4 * 64 * 8 * 100, "--json: operations")
 is(all.results[2].kv_bytes, (42 + 41) * 2 * 2 * 128 * 2, "--json: a window counts what it sees")
+is(all.results[2].flops, 4 * 128 * 4 * (41 * 2 + 41), "--json: and its operations what is not masked")
+is(all.results[2].tokens .. " " .. all.results[2].requests, "6 3", "--json: query tokens and requests")
 
 status, out = bench("--csv --metadata-stable --only one --only eight --page-size 16 --max-seq-len 9999 " .. file_path)
 is(status, 0, "--csv: exit status")
@@ -70,7 +84,7 @@ if not err:find "needs gnuplot" then
     is(status .. out .. err, "2quire bench: --plot: /nonexistent/a.png: No such file or directory\n",
         "--plot: a file that cannot be written is told before anything is measured")
 end
-status = bench("--plot " .. png_path .. " " .. file_path)
+status = bench("--only one --plot " .. png_path .. " " .. file_path)
 if status == 2 and slurp(err_path):find "needs gnuplot" then
     ok(true, "--plot # SKIP there is no gnuplot")
 else
@@ -81,11 +95,51 @@ end
 status, out = bench "--only 'one short' --only '8 tokens'"
 is(status, 0, "the built-in workloads: exit status")
 like(out, "one short +16 .*8 tokens +16 ", "the built-in workloads")
+status, out = bench "--csv --set short --set packed --set short --only '1 to 8, B8 1k' --only '8/1 B1 1k'"
+is(status, 0, "--set: exit status")
+lines = {}
+for line in out:gmatch "[^\n]+" do
+    lines[#lines + 1] = text.csv_fields(line)[1]
+end
+is(table.concat(lines, "; "), "name; 1 to 8, B8 1k; 8/1 B1 1k",
+    "--set: rows of several sets, in the order asked for")
+
+-- The sets, all of which one file could hold, have what they are for.
+do
+    local every, problem = casefile.parse(workloads.lines(workloads.names), "sets")
+    ok(every, "the sets: all at once: %s", tostring(problem))
+    local rows = {}
+    for _, case in ipairs(casefile.parse(workloads.lines { "rows" }, "rows")) do
+        local q = case.seq_len_q
+        rows[("%d/%d %d %dx%d"):format(case.hq, case.hkv, q, case.kv_lens[1], #case.kv_lens)] = true
+    end
+    local missing = {}
+    for _, hq in ipairs { 32, 64 } do
+        for _, q in ipairs { 1, 2, 4, 8, 16 } do
+            for _, batch in ipairs { 1, 8, 32 } do
+                for _, length in ipairs { 1024, 8192, 65536 } do
+                    local key = ("%d/8 %d %dx%d"):format(hq, q, length, batch)
+                    missing[#missing + 1] = not rows[key] and key or nil
+                end
+            end
+        end
+    end
+    is(table.concat(missing, ", "), "", "the set rows: every number of tokens with every batch and length")
+    local fp8 = {}
+    for _, case in ipairs(casefile.parse(workloads.lines { "fp8" }, "fp8")) do
+        local shape, types = case.id:match "^(.*), ([^,]*)$"
+        is(types, case.dtype == "bf16" and "bf16" or case.dtype .. " to " .. case.out_dtype, "the set fp8: %s", case.id)
+        fp8[shape] = (fp8[shape] or 0) + 1
+    end
+    for shape, count in pairs(fp8) do
+        is(count, 3, "the set fp8: %s in bf16, fp8, and fp8 to fp16", shape)
+    end
+end
 
 write("name,kv_lens,q_lens,packed,hq,hkv,d,dtype\nidle,20 9,0 0,1,4,2,64,bf16\n")
 status, out = bench(file_path)
 is(status, 0, "no query token in the batch: exit status")
-like(out, "idle .*right 2/2", "no query token in the batch: right")
+like(out, "idle .*right 0/0", "no query token in the batch: right")
 
 -- What cannot be run is told, and is a failure; what has no room is told, and is none.
 write("name,kv_lens,hq,hkv,d,dtype\nodd,10,8,2,96,bf16\ngood,10,8,2,64,bf16\nhuge,2000000000x9,8,8,256,bf16\n")
@@ -101,6 +155,16 @@ status, out, err = bench "/nonexistent.csv"
 is(status, 2, "no such file: exit status 2")
 is(out, "", "no such file: no output")
 like(err, "^quire bench: /nonexistent.csv: No such file", "no such file: says why")
+status, out, err = bench("--set fp8 " .. file_path)
+is(status .. out .. err, "2quire bench: --set and a file: only one of them can be given\n", "--set and a file")
+status, out, err = bench "--set fp9"
+is(status .. out, "2", "no such set: exit status 2")
+like(err, "'%-%-set' must be one of '" .. table.concat(workloads.names, "', '") .. "'", "no such set: says which")
+write("name,kv_lens,hq,hkv,d,dtype,window_left\ngood,10,8,2,64,bf16,3\nbad,10,8,2,64,bf16,w\n")
+status, out, err = bench(file_path)
+is(status .. out, "2", "a bad field: exit status 2")
+like(err, '^quire bench: [^:]+:3: window_left: expected an integer of at least %-1, got "w"\n$',
+    "a bad field: row and column")
 
 for _, path in ipairs { out_path, err_path, file_path, png_path } do
     os.remove(path)

@@ -85,6 +85,7 @@ script_tests += \
 	%D%/0404-cases.lua \
 	%D%/0405-trace.lua \
 	%D%/0406-example.lua \
+	%D%/0407-sample.lua \
 	%D%/0500-command.lua \
 	%D%/0501-check.lua \
 	%D%/0502-bench.lua \

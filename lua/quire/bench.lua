@@ -2,19 +2,21 @@
 -- SPDX-License-Identifier: Apache-2.0
 --
 -- The pool holds normal numbers.  A workload's pages are drawn from a random permutation of the whole
--- pool, in several disjoint sets that take turns, so that no launch finds its keys in a cache.  Each
--- workload is measured beside the read rate of its own pages at that moment, and its output, from the
--- measured launches, is compared with the reference.
+-- pool, in several sets that take turns, so that no launch finds its keys in a cache: the pages that a
+-- launch sees are in no other set.  Each workload is measured beside the read rate of its own pages at
+-- that moment, and its output, from the measured launches, is compared with the reference.
 
 local quire = require "quire"
-local casefile = require "quire.casefile"
 local cases = require "quire.cases"
+local dtype = require "quire.dtype"
 local measure = require "quire.measure"
 local memory = require "quire.memory"
 local normal = require "quire.normal"
 local sample = require "quire.sample"
 local subset = require "quire.subset"
 local tensor = require "quire.tensor"
+local text = require "quire.text"
+local work = require "quire.work"
 
 local Bench = {}
 Bench.__index = Bench
@@ -24,42 +26,35 @@ local ROTATION_SHARE = 1 / 16 -- or this share of the memory where that is less
 local READ_BYTES = 4e9       -- of pages to read for the read rate on CUDA; on the CPU the rotation's
 local MEMORY_SHARE = 1 / 2   -- of the device, for the pool
 local ALIGNMENT = 64
-local VERIFY_BUDGET = 2e8  -- products of Q and K in the reference: well under a second a workload
+local VERIFY_BUDGET = 5e7  -- elements of K in the reference: some tenths of a second a workload, with many cores
 local PATTERN = 2 ^ 26     -- elements that are made; the pool repeats them
 
 -- What a launch is allowed beyond the time of its bytes, in seconds.
 local ALLOWED = { promised = 3e-6, cuda = 4.5e-6, cpu = 20e-6 }
 
-local function element_bytes(case)
-    return case.dtype == "fp8e4m3" and 1 or 2
-end
-
 local function page_bytes(case)
-    return 2 * case.hkv * case.page * case.d * element_bytes(case)
+    return 2 * case.hkv * case.page * case.d * dtype.get(case.dtype).bytes
 end
 
+-- Pages that a launch lists, and those of them that it sees.
 local function pages_of(case)
-    local pages = 0
-    for _, length in ipairs(case.kv_lens) do
-        pages = pages + math.ceil(length / case.page)
+    local listed, seen = 0, 0
+    for b = 1, #case.kv_lens do
+        local all, some = work.pages(case, b)
+        listed, seen = listed + all, seen + some
     end
-    return pages
+    return listed, seen
 end
 
--- Bytes that a launch has to move: live keys and values, queries, output, metadata.
-local function bytes_of(case)
-    local shape = cases.query_shape(case)
-    local rows = 1
-    for _, extent in ipairs(shape) do
-        rows = rows * extent
-    end
-    local out = case.out_dtype == "fp8e4m3" and 1 or 2
-    return casefile.kv_bytes(case) + rows * (element_bytes(case) + out)
-        + 4 * (2 * #case.kv_lens + 1 + pages_of(case))
+-- Bytes of the pages that a launch sees.
+local function set_bytes_of(case)
+    local _, seen = pages_of(case)
+    return seen * page_bytes(case)
 end
 
 -- A bench of `list`, cases from casefile, on a device.  Options: metadata_stable; working_set, bytes
--- that the sets in rotation hold and that the read rate is measured over.
+-- that the sets in rotation hold and that the read rate is measured over; matrix_rate, operations per
+-- second, for the least time of workloads of many rows.
 local function new(list, device, options)
     local info = quire.device(device)
     local limit = info.memory_bytes * MEMORY_SHARE
@@ -67,7 +62,7 @@ local function new(list, device, options)
     local read_bytes = options.working_set or device == "cpu" and rotation or READ_BYTES
     local wanted = math.min(math.max(rotation, read_bytes), limit)
     for _, case in ipairs(list) do
-        local set = pages_of(case) * page_bytes(case)
+        local set = set_bytes_of(case)
         if set <= limit then
             local sets = math.ceil(rotation / math.max(set, 1))
             wanted = math.max(wanted, set, math.min(sets * set, limit))
@@ -80,20 +75,20 @@ local function new(list, device, options)
         rotation = rotation,
         read_bytes = read_bytes,
         metadata_stable = options.metadata_stable,
+        matrix_rate = options.matrix_rate,
         pool_bytes = math.ceil(wanted / ALIGNMENT) * ALIGNMENT,
         allowed = device == "cpu" and ALLOWED.cpu or options.metadata_stable and ALLOWED.promised or ALLOWED.cuda,
     }, Bench)
 end
 
 -- The pool with normal numbers of a type; it is filled again when the type changes.
-function Bench:pool_of(dtype)
+function Bench:pool_of(name)
     if not self.pool then
         self.pool = tensor.new { shape = { self.pool_bytes }, dtype = "uint8", device = self.device }
     end
-    if self.pool_dtype ~= dtype then
-        local size = dtype == "fp8e4m3" and 1 or 2
-        local count = math.min(PATTERN, math.floor(self.pool_bytes / size))
-        local pattern = tensor.new { shape = { count }, dtype = dtype }:normal { seed = "bench" }
+    if self.pool_dtype ~= name then
+        local count = math.min(PATTERN, math.floor(self.pool_bytes / dtype.get(name).bytes))
+        local pattern = tensor.new { shape = { count }, dtype = name }:normal { seed = "bench" }
         local filled = pattern:bytes()
         memory.copy(self.pool.pointer, self.device, pattern.pointer, "cpu", filled)
         while filled < self.pool_bytes do
@@ -101,34 +96,60 @@ function Bench:pool_of(dtype)
             memory.copy(self.pool.pointer + filled, self.device, self.pool.pointer, self.device, step)
             filled = filled + step
         end
-        self.pool_dtype = dtype
+        self.pool_dtype = name
     end
     return self.pool
+end
+
+-- The page ids of all sets, [sets, listed], on the device. Pages that no token sees may be any.
+local function page_sets(self, case, order)
+    local listed, seen = pages_of(case)
+    local sets = math.max(1, math.min(math.ceil(self.rotation / math.max(set_bytes_of(case), 1)),
+        math.floor(#order / math.max(seen, 1))))
+    local ids = tensor.new { shape = { sets, listed }, dtype = "int32" }
+    local at, next_seen, next_unseen = 0, 1, 1
+    for _ = 1, sets do
+        for b = 1, #case.kv_lens do
+            local all, some = work.pages(case, b)
+            for _ = 1, all - some do
+                ids.pointer[at], next_unseen = order[next_unseen], next_unseen % #order + 1
+                at = at + 1
+            end
+            for _ = 1, some do
+                ids.pointer[at], next_seen = order[next_seen], next_seen + 1
+                at = at + 1
+            end
+        end
+    end
+    return ids:to(self.device), sets
+end
+
+-- As a model's scales would, keeps fp8 its digits: the mean of n values is about 1 / sqrt(n).
+local function output_scale(case)
+    local keys = {}
+    for b, length in ipairs(case.kv_lens) do
+        keys[b] = work.keys(length, case.q_lens[b], case.window_left)
+    end
+    return case.out_dtype == "fp8e4m3" and math.sqrt(text.largest(keys, 1)) or 1
 end
 
 -- Arguments of a launch for each set of pages, alike but for paged_kv_indices; also the pool as a
 -- cache, and the order of all its pages.
 local function build(self, case)
     local pool = self:pool_of(case.dtype)
-    local pages, each = math.floor(self.pool_bytes / page_bytes(case)), pages_of(case)
+    local pages = math.floor(self.pool_bytes / page_bytes(case))
     local kv = tensor.new {
         data = pool.pointer, shape = { pages, 2, case.hkv, case.page, case.d }, dtype = case.dtype,
         device = self.device,
     }
     local order = normal.permutation(pages, case.id)
-    local set_bytes = math.max(1, each * page_bytes(case))
-    local sets = math.max(1, math.min(math.ceil(self.rotation / set_bytes), math.floor(pages / math.max(1, each))))
-    local function int32(values, shape)
-        return tensor.new { values, shape = shape or { #values }, dtype = "int32", device = self.device }
+    local indices, sets = page_sets(self, case, order)
+    local function int32(values)
+        return tensor.new { values, shape = { #values }, dtype = "int32", device = self.device }
     end
-    local chosen = {}
-    for i = 1, sets * each do
-        chosen[i] = order[i]
-    end
-    local indices = int32(chosen, { sets, each })
     local indptr = { 0 }
-    for b, length in ipairs(case.kv_lens) do
-        indptr[b + 1] = indptr[b] + math.ceil(length / case.page)
+    for b = 1, #case.kv_lens do
+        indptr[b + 1] = indptr[b] + work.pages(case, b)
     end
     local shape, qo_indptr = cases.query_shape(case)
     local common = {
@@ -140,7 +161,7 @@ local function build(self, case)
         mask_type = case.mask,
         window_left = case.window_left,
         metadata_stable = self.metadata_stable,
-        bmm2_scale = case.out_dtype == "fp8e4m3" and math.sqrt(case.max_seq_len) or 1, -- keeps fp8 its digits
+        bmm2_scale = output_scale(case),
         out = tensor.new { shape = shape, dtype = case.out_dtype, device = self.device },
     }
     if qo_indptr then
@@ -163,20 +184,17 @@ local function build(self, case)
     return of_set, kv, order
 end
 
--- Compares what the last launch left with the reference.
+-- Compares what the last launch left with the reference; also what was compared.
 local function verify(case, given)
-    local costs = {}
+    local requests = {}
     for b, length in ipairs(case.kv_lens) do
-        costs[b] = length * case.q_lens[b] * case.hq * case.d
+        requests[b] = sample.request(length, case.q_lens[b], case)
     end
-    local chosen = sample(costs, VERIFY_BUDGET, case.id)
-    local rows = 0
-    for _, b in ipairs(chosen) do
-        rows = rows + case.q_lens[b + 1] * case.hq
-    end
-    local verdict = quire.verify(subset(given, chosen))
-    return verdict.ok and verdict.rows == rows and verdict.relative_error <= verdict.relative_bound,
-        verdict, #chosen
+    local pieces = sample.pieces(requests, VERIFY_BUDGET, case.id)
+    local tokens, of_requests = sample.count(pieces)
+    local verdict = quire.verify(subset(given, pieces))
+    local right = verdict.ok and verdict.rows == tokens * case.hq and verdict.relative_error <= verdict.relative_bound
+    return right, verdict, tokens, of_requests
 end
 
 -- What measures the read rate of a workload's pages, in the order in which its sets come.
@@ -196,7 +214,7 @@ end
 -- where the device has not the memory.
 function Bench:run(case)
     local result = { name = case.id, page = case.page, peers = case.peers }
-    local set_bytes = pages_of(case) * page_bytes(case)
+    local set_bytes = set_bytes_of(case)
     if set_bytes > self.pool_bytes then
         result.skipped = ("%.1f GB of pages, and room for %.1f"):format(set_bytes / 1e9, self.limit / 1e9)
         return result
@@ -215,17 +233,20 @@ function Bench:run(case)
     result.seconds, result.runs, last = measure.launch_time(self.device, launches)
     result.read_rate = before and math.max(before, read_rate()) -- a disturbed measurement is too low
     local verdict
-    result.right, verdict, result.verified = verify(case, of_set[last])
+    result.right, verdict, result.verified_tokens, result.verified = verify(case, of_set[last])
     if self.device ~= "cpu" then
         result.host_seconds = measure.host_time(self.device, launches)
     end
-    result.requests = #case.kv_lens
+    result.requests, result.tokens = #case.kv_lens, 0
+    for _, q in ipairs(case.q_lens) do
+        result.tokens = result.tokens + q
+    end
     result.error, result.relative_error = verdict.worst_error, verdict.relative_error
-    result.bytes, result.kv_bytes = bytes_of(case), casefile.kv_bytes(case)
-    result.rate = result.bytes / result.seconds
+    result.bytes, result.kv_bytes, result.flops = work.bytes(case), work.kv_bytes(case), work.flops(case)
+    result.rate, result.flop_rate = result.bytes / result.seconds, result.flops / result.seconds
     if result.read_rate then
-        local least = result.bytes / result.read_rate
-        result.share = least / result.seconds
+        local least = work.least_seconds(case, result.read_rate, self.matrix_rate)
+        result.share = result.rate / result.read_rate
         result.overhead = result.seconds - least
         result.over_goal = result.seconds / (least + self.allowed)
     end

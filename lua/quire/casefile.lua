@@ -6,9 +6,10 @@
 --   kv_lens           one length a request, separated by blanks; 8192x32 means 32 times 8192
 --   hq, hkv, d        query heads, KV heads, head_dim
 --   dtype             fp16, bf16, fp8e4m3
--- and, where the default does not do:
+-- and, where the default does not do (which an empty field stands for as well):
 --   packed            1: q_lens has one query length a request, and Q is packed; default 0
---   q_lens, seq_len_q query tokens of every request (default 1); packed: q_lens, one a request
+--   q_lens, seq_len_q query tokens of every request (default 1); packed: q_lens, one a request, which may be
+--                     written like kv_lens
 --   page              page size, default 16
 --   out_dtype         default: dtype
 --   form              combined (default) or tuple
@@ -21,6 +22,7 @@
 --   peerNAME_us, peerNAME   times of others, in microseconds, and whose they are
 
 local text = require "quire.text"
+local work = require "quire.work"
 
 local casefile = {}
 
@@ -79,7 +81,7 @@ local function reader_of(column)
     elseif column:match "^peer%w*_us$" then
         return function(value)
             local number = tonumber(value)
-            if value ~= "" and not (number and number > 0) then
+            if not (number and number > 0) then
                 return nil, "expected a time in microseconds, or nothing"
             end
             return number
@@ -91,19 +93,11 @@ local function reader_of(column)
     end
 end
 
-local BYTES = { fp16 = 2, bf16 = 2, fp8e4m3 = 1 }
-
--- Bytes of K and V that a decode of the case has to read.
-function casefile.kv_bytes(case)
-    local keys = 0
-    for b, length in ipairs(case.kv_lens) do
-        if case.window_left >= 0 then
-            local q = case.packed and case.q_lens[b] or case.seq_len_q
-            length = math.min(length, case.window_left + q)
-        end
-        keys = keys + length
-    end
-    return keys * 2 * case.hkv * case.d * BYTES[case.dtype]
+-- Columns that every row has to fill, besides id or name.
+local NEEDED = { "kv_lens", "hq", "hkv", "d", "dtype" }
+local is_needed = {}
+for _, column in ipairs(NEEDED) do
+    is_needed[column] = true
 end
 
 -- What the row leaves out, and what its columns have to agree on: nil, or the column and why not.
@@ -124,6 +118,11 @@ local function complete(case)
                 #case.kv_lens, case.q_lens and #case.q_lens or 0)
         end
         case.max_seq_len_q = text.largest(case.q_lens, 1)
+        if case.seq_len_q and case.seq_len_q ~= 1 and case.seq_len_q ~= case.max_seq_len_q then
+            return "seq_len_q", ("expected nothing, 1, or %d, the largest of q_lens, as packed is 1, got %d"):format(
+                case.max_seq_len_q, case.seq_len_q)
+        end
+        case.seq_len_q = nil
     else
         if case.q_lens then
             if #case.q_lens ~= 1 or case.q_lens[1] < 1 then
@@ -140,9 +139,9 @@ local function complete(case)
             case.q_lens[b] = case.seq_len_q
         end
     end
-    if case.kv_bytes and case.kv_bytes ~= casefile.kv_bytes(case) then
+    if case.kv_bytes and case.kv_bytes ~= work.kv_bytes(case) then
         return "kv_bytes", ("expected %d, as the lengths and heads give, got %d"):format(
-            casefile.kv_bytes(case), case.kv_bytes)
+            work.kv_bytes(case), case.kv_bytes)
     end
 end
 
@@ -178,7 +177,7 @@ function casefile.parse(lines, path)
         end
         has[column] = true
     end
-    for _, column in ipairs { "kv_lens", "hq", "hkv", "d", "dtype" } do
+    for _, column in ipairs(NEEDED) do
         if not has[column] then
             return fail(1, column, "the column is missing")
         end
@@ -197,7 +196,10 @@ function casefile.parse(lines, path)
             end
             local case = { columns = {}, peers = {} }
             for i, column in ipairs(columns) do
-                local value, expected = reader_of(column)(fields[i])
+                local value, expected
+                if fields[i] ~= "" or is_needed[column] or column == (has.id and "id" or "name") then
+                    value, expected = reader_of(column)(fields[i])
+                end
                 if expected then
                     return fail(n, column, ("%s, got %q"):format(expected, fields[i]))
                 end

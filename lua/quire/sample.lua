@@ -1,39 +1,110 @@
--- sample.lua - which requests to compare with the reference, where all would take too long
+-- sample.lua - which query tokens to compare with the reference, where all would take too long
 -- SPDX-License-Identifier: Apache-2.0
 
 local tensor = require "quire.tensor"
+local work = require "quire.work"
 
--- Numbers of requests, from 0 and ascending: all if their costs together are within the budget, else
--- the most expensive whatever it costs, the cheapest, and then, in an order that depends on the seed,
--- as many as the budget has room for.
-return function(costs, budget, seed)
-    local order, total = {}, 0
-    for b, cost in ipairs(costs) do
-        order[b] = b
-        total = total + cost
-    end
-    if total > budget then
-        table.sort(order, function(a, b)
-            return costs[a] == costs[b] and a < b or costs[a] < costs[b]
-        end)
-        local picked = { order[#order], #order > 1 and order[1] or nil }
-        local spent = costs[order[#order]] + costs[order[1]]
-        local z = tensor.new { shape = { #order }, dtype = "fp64" }:normal { seed = seed .. "/sample" }
-        local first, last = order[1], order[#order]
-        table.sort(order, function(a, b)
-            return z[a - 1] == z[b - 1] and a < b or z[a - 1] < z[b - 1]
-        end)
-        for _, b in ipairs(order) do
-            if b ~= first and b ~= last and spent + costs[b] <= budget then
-                picked[#picked + 1] = b
-                spent = spent + costs[b]
-            end
-        end
-        order = picked
-        table.sort(order)
-    end
-    for i, b in ipairs(order) do
-        order[i] = b - 1
-    end
-    return order
+local REQUEST_SHARE = 1 / 4 -- of the budget, that one request may have of its own
+local BAND = 16 -- rows of a KV head that the reference takes together: fewer cost as much
+
+local sample = {}
+
+-- What the reference of a request costs: query tokens that it takes together, and elements of K that it goes
+-- through for each such part.
+function sample.request(length, tokens, case)
+    local group = case.hq / case.hkv
+    local part = math.max(1, math.floor(BAND / group))
+    return {
+        tokens = tokens,
+        part = part,
+        cost = work.keys(length, tokens, case.window_left) * case.hkv * case.d * math.ceil(part * group / BAND),
+    }
 end
+
+local function cost_of(request)
+    return math.ceil(request.tokens / request.part) * request.cost
+end
+
+-- Puts into `pieces` as much of request b as `room` has place for: all of it, or its first and last tokens and
+-- some between (at `where`, 0 to 1), or nothing. Returns what that costs.
+local function take(pieces, b, request, room, where)
+    local tokens, part, cost = request.tokens, request.part, request.cost
+    local function add(first, last)
+        pieces[#pieces + 1] = { request = b - 1, first = first, last = last }
+    end
+    if cost_of(request) <= room then
+        add(0, tokens)
+        return cost_of(request)
+    elseif 2 * cost > room then
+        return 0
+    end
+    add(0, part)
+    local between = tokens - 3 * part
+    if between >= 0 and 3 * cost <= room then
+        local first = part + math.floor(where * (between + 1))
+        add(first, first + part)
+        cost = cost * 3 / 2
+    end
+    add(tokens - part, tokens)
+    return 2 * cost
+end
+
+-- Of a list of requests (sample.request) the pieces to compare, { request =, first =, last = }: query tokens from
+-- `first` to before `last`, all counted from 0, in ascending order. All of them if they cost no more than the
+-- budget. Else the first and the last tokens of the dearest request, whatever they cost; the cheapest, if it is
+-- cheap; and then of others, in an order that depends on the seed, as much as the budget has room for.
+function sample.pieces(requests, budget, seed)
+    local order, total = {}, 0
+    for b, request in ipairs(requests) do
+        order[b] = b
+        total = total + cost_of(request)
+    end
+    local pieces = {}
+    if total <= budget then
+        for b, request in ipairs(requests) do
+            take(pieces, b, request, math.huge)
+        end
+        return pieces
+    end
+    local z = tensor.new { shape = { #order }, dtype = "fp64" }:normal { seed = seed .. "/sample" }
+    table.sort(order, function(a, b)
+        return z[a - 1] == z[b - 1] and a < b or z[a - 1] < z[b - 1]
+    end)
+    local dearest, cheapest = 1, 1
+    for b, request in ipairs(requests) do
+        dearest = cost_of(request) > cost_of(requests[dearest]) and b or dearest
+        cheapest = cost_of(request) < cost_of(requests[cheapest]) and b or cheapest
+    end
+    local spent, share = 0, budget * REQUEST_SHARE
+    local function visit(b, least)
+        local room = math.max(least, math.min(budget - spent, math.max(share, 2 * requests[b].cost)))
+        spent = spent + take(pieces, b, requests[b], room, math.abs(z[b - 1]) % 1)
+    end
+    visit(dearest, math.max(share, 2 * requests[dearest].cost))
+    if cheapest ~= dearest then
+        visit(cheapest, share)
+    end
+    for _, b in ipairs(order) do
+        if b ~= dearest and b ~= cheapest then
+            visit(b, 0)
+        end
+    end
+    table.sort(pieces, function(a, b)
+        return a.request == b.request and a.first < b.first or a.request < b.request
+    end)
+    return pieces
+end
+
+-- How many tokens the pieces have, and of how many requests.
+function sample.count(pieces)
+    local tokens, requests = 0, {}
+    local distinct = 0
+    for _, piece in ipairs(pieces) do
+        tokens = tokens + piece.last - piece.first
+        distinct = distinct + (requests[piece.request] and 0 or 1)
+        requests[piece.request] = true
+    end
+    return tokens, distinct
+end
+
+return sample

@@ -1,14 +1,15 @@
--- subset.lua - a few requests of a batch, brought to the CPU
+-- subset.lua - a few query tokens of a batch, brought to the CPU
 -- SPDX-License-Identifier: Apache-2.0
 
 local memory = require "quire.memory"
 local strides_of = require "quire.strides"
 local tensor = require "quire.tensor"
+local work = require "quire.work"
 
 -- Rows `first` to before `last` of every range, along dimension 0, as one compact tensor.
 local function gather_rows(source, ranges, shape)
     local into = tensor.new { shape = shape, dtype = source.dtype }
-    local row = strides_of.count { unpack(source.shape, 2) }
+    local row = strides_of.count { unpack(shape, 2) }
     local at = 0
     for _, range in ipairs(ranges) do
         local count = (range[2] - range[1]) * row
@@ -32,12 +33,15 @@ local function gather_pages(block, pages)
     return into
 end
 
--- Arguments of quire.verify for the requests numbered in `chosen` (from 0) of a decode's arguments,
--- out and lse included.  Of a device's cache only the pages these requests list are copied.
-return function(given, chosen)
+-- Arguments of quire.verify for some query tokens of a decode whose arguments, out and lse included, are given:
+-- `pieces` is a list of { request =, first =, last = }, tokens of a request from `first` to before `last`, counted
+-- from 0. Of a device's cache only pages that these tokens see are copied.
+return function(given, pieces)
     local indptr, lens = given.paged_kv_indptr:to "cpu", given.seq_lens:to "cpu"
     local indices = given.paged_kv_indices:to "cpu"
     local qo_indptr = given.qo_indptr and given.qo_indptr:to "cpu"
+    local each = given.seq_len_q or 1 -- tokens of a request, where Q is not packed
+    local window, causal = given.window_left or -1, given.mask_type == "causal"
     local combined = tensor.is_tensor(given.kv_cache)
     local on_device = given.query.device ~= "cpu"
     local one = combined and given.kv_cache or given.kv_cache[1]
@@ -45,12 +49,20 @@ return function(given, chosen)
 
     local new_indptr, new_indices, new_lens, new_qo = { 0 }, {}, {}, { 0 }
     local pages, renumbered = {}, {}
-    local ranges = {}
-    for n, b in ipairs(chosen) do
+    local ranges, most_tokens = {}, 1
+    for n, piece in ipairs(pieces) do
+        local b, count = piece.request, piece.last - piece.first
+        local start = qo_indptr and qo_indptr[b] or b * each
+        local tokens = qo_indptr and qo_indptr[b + 1] - start or each
+        -- the mask counts from the last token: without those that follow, the piece is as with fewer keys
+        local length = causal and math.max(0, lens[b] - tokens + piece.last) or lens[b]
+        local unseen = math.floor((length - work.keys(length, count, window)) / page_size)
         -- entries past the live length may be anything
-        for i = indptr[b], indptr[b] + math.ceil(lens[b] / page_size) - 1 do
-            local page = indices[i]
-            if on_device then
+        for i = 0, math.ceil(length / page_size) - 1 do
+            local page = indices[indptr[b] + i]
+            if on_device and i < unseen then
+                page = 0 -- any that is there: nothing of it is read
+            elseif on_device then
                 if not renumbered[page] then
                     pages[#pages + 1] = page
                     renumbered[page] = #pages - 1
@@ -60,14 +72,15 @@ return function(given, chosen)
             new_indices[#new_indices + 1] = page
         end
         new_indptr[n + 1] = #new_indices
-        new_lens[n] = lens[b]
-        ranges[n] = qo_indptr and { qo_indptr[b], qo_indptr[b + 1] } or { b, b + 1 }
-        new_qo[n + 1] = new_qo[n] + ranges[n][2] - ranges[n][1]
+        new_lens[n] = length
+        ranges[n] = { start + piece.first, start + piece.last }
+        new_qo[n + 1] = new_qo[n] + count
+        most_tokens = math.max(most_tokens, count)
     end
 
+    -- packed, whatever it was
     local function rows(source)
-        local shape = { unpack(source.shape) }
-        shape[1] = qo_indptr and new_qo[#new_qo] or #chosen
+        local shape = { new_qo[#new_qo], unpack(source.shape, not qo_indptr and each > 1 and 3 or 2) }
         return gather_rows(source, ranges, shape)
     end
     local function int32(values)
@@ -89,6 +102,6 @@ return function(given, chosen)
     subset.lse = given.lse and rows(given.lse)
     subset.paged_kv_indptr, subset.paged_kv_indices = int32(new_indptr), int32(new_indices)
     subset.seq_lens = int32(new_lens)
-    subset.qo_indptr = qo_indptr and int32(new_qo)
+    subset.qo_indptr, subset.max_seq_len_q, subset.seq_len_q = int32(new_qo), most_tokens, nil
     return subset
 end

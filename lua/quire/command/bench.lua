@@ -7,6 +7,7 @@ local common = require "quire.command.options"
 local plot = require "quire.command.plot"
 local progress = require "quire.command.progress"
 local text = require "quire.text"
+local workloads = require "quire.workloads"
 
 local command = {}
 
@@ -17,9 +18,15 @@ local PEER_RATE = 4.51e12
 function command.describe(parser)
     parser:description "Measure workloads beside the rate at which their pages can be read, and check the results."
     parser:argument "file"
-        :description "Workloads, in the format that quire(1) tells; without it a set of its own."
+        :description "Workloads, in the format that quire(1) tells; without it those of --set."
         :args "?"
     common.device(parser)
+    parser:option "--set"
+        :description("Measure a built-in set of workloads; may be given again. Default: default. There are: "
+            .. table.concat(workloads.names, ", ") .. ".")
+        :argname "SET"
+        :count "*"
+        :choices(workloads.names)
     parser:option "--page-size"
         :description "Of rows that do not tell theirs."
         :argname "N"
@@ -39,6 +46,10 @@ function command.describe(parser)
         :description "MB that the page sets in rotation hold; default: 7 times the last-level cache."
         :argname "MB"
         :convert(common.integer("--working-set", 1))
+    parser:option "--matrix-rate"
+        :description "TFLOP/s that the machine multiplies matrices at: a limit besides the read rate, for many rows."
+        :argname "TFLOPS"
+        :convert(common.integer("--matrix-rate", 1))
     parser:flag "--csv"
         :description "Print CSV."
     parser:flag "--json"
@@ -72,19 +83,22 @@ local COLUMNS = {
     { "MB", function(r) return number("%.1f", r.bytes, 1e-6) end },
     { "us", function(r) return number("%.1f", r.seconds, 1e6) end },
     { "TB/s", function(r) return number("%.4f", r.rate, 1e-12) end },
+    { "TFLOP/s", function(r) return number("%.2f", r.flop_rate, 1e-12) end },
     { "% of read", function(r) return number("%.1f", r.share, 100) end },
     { "over us", function(r) return number("%.1f", r.overhead, 1e6) end },
     { "time/goal", function(r) return number("%.2f", r.over_goal) end },
     { "peer/time", function(r) return number("%.2f", r.peer_ratio) end },
     { "host us", function(r) return number("%.1f", r.host_seconds, 1e6) end },
     { "checked", function(r)
-        return r.verified and ("%s %d/%d"):format(r.right and "right" or "WRONG", r.verified, r.requests) or ""
+        return r.verified
+            and ("%s %d/%d"):format(r.right and "right" or "WRONG", r.verified_tokens, r.tokens) or ""
     end, left = true },
 }
 
 local CSV_COLUMNS = {
-    "name", "page", "bytes", "kv_bytes", "seconds", "runs", "rate", "read_rate", "share", "overhead", "over_goal",
-    "peer_ratio", "host_seconds", "requests", "verified", "right", "error", "relative_error", "problem", "skipped",
+    "name", "page", "bytes", "kv_bytes", "flops", "seconds", "runs", "rate", "flop_rate", "read_rate", "share",
+    "overhead", "over_goal", "peer_ratio", "host_seconds", "requests", "verified", "tokens", "verified_tokens",
+    "right", "error", "relative_error", "problem", "skipped",
 }
 
 local function print_table(results)
@@ -122,10 +136,13 @@ end
 
 local function cases_of(options)
     local list, problem
-    if options.file then
+    if options.file and #options.set > 0 then
+        error("--set and a file: only one of them can be given", 0)
+    elseif options.file then
         list, problem = casefile.read(options.file)
     else
-        list, problem = casefile.parse(require "quire.workloads", "built-in workloads")
+        list, problem = casefile.parse(workloads.lines(#options.set > 0 and options.set or { "default" }),
+            "built-in workloads")
     end
     if not list then
         error(problem, 0)
@@ -138,7 +155,7 @@ local function cases_of(options)
     return list
 end
 
-local function summarise(results, device, allowed)
+local function summarise(results, bench_of)
     local rates, ratios, problem = {}, {}, nil
     for _, r in ipairs(results) do
         rates[#rates + 1] = r.read_rate
@@ -149,8 +166,9 @@ local function summarise(results, device, allowed)
         print(("\npage-read rate unknown: %s"):format(problem or "nothing was measured"))
         return
     end
-    print(("\npage-read rate %.4f TB/s (median of the rows); goal: bytes / page-read rate + %.1f us; on %s, %s"):format(
-        text.median(rates) / 1e12, allowed * 1e6, device.device, device.name))
+    local matrix = bench_of.matrix_rate and (", or FLOPs / %.0f TFLOP/s,"):format(bench_of.matrix_rate / 1e12) or ""
+    print(("\npage-read rate %.4f TB/s (median of the rows); goal: bytes / page-read rate%s + %.1f us; on %s, %s")
+        :format(text.median(rates) / 1e12, matrix, bench_of.allowed * 1e6, bench_of.device, bench_of.info.name))
     if #ratios > 0 then
         local sum = 0
         for _, ratio in ipairs(ratios) do
@@ -159,6 +177,43 @@ local function summarise(results, device, allowed)
         print(("best peer's time over ours, at equal read rates: geometric mean %.3f over %d rows"):format(
             math.exp(sum / #ratios), #ratios))
     end
+end
+
+-- Rows in the order in which they are measured: those of a type together, as the pool is of one type.
+local function by_dtype(list)
+    local order, first = {}, {}
+    for n, case in ipairs(list) do
+        order[n] = n
+        first[case.dtype] = first[case.dtype] or n
+    end
+    table.sort(order, function(a, b)
+        local of_a, of_b = first[list[a].dtype], first[list[b].dtype]
+        return of_a == of_b and a < b or of_a < of_b
+    end)
+    return order
+end
+
+-- Measures all rows: their results, and whether all are right.
+local function measure_all(all, list)
+    local bar = progress.start(#list)
+    local results, right = {}, true
+    for done, n in ipairs(by_dtype(list)) do
+        local case = list[n]
+        bar:show(done - 1, case.id)
+        local ok, result = pcall(all.run, all, case)
+        if not ok then
+            result = { name = case.id, page = case.page, problem = common.message_of(result) }
+        elseif result.seconds then
+            local peer = best_peer(result)
+            result.peer_ratio = peer and peer / result.seconds
+        end
+        right = right and (result.right or result.skipped ~= nil)
+        results[n] = result
+        collectgarbage() -- tensors, whose size Lua does not know
+        collectgarbage()
+    end
+    bar:clear()
+    return results, right
 end
 
 function command.run(options)
@@ -173,34 +228,21 @@ function command.run(options)
     local all = bench.new(list, options.device, {
         metadata_stable = options.metadata_stable or false,
         working_set = options.working_set and options.working_set * 1e6,
+        matrix_rate = options.matrix_rate and options.matrix_rate * 1e12,
     })
-    local bar = progress.start(#list)
-    local results, right = {}, true
-    for n, case in ipairs(list) do
-        bar:show(n - 1, case.id)
-        local ok, result = pcall(all.run, all, case)
-        if not ok then
-            result = { name = case.id, page = case.page, problem = common.message_of(result) }
-        elseif result.seconds then
-            local peer = best_peer(result)
-            result.peer_ratio = peer and peer / result.seconds
-        end
-        right = right and (result.right or result.skipped ~= nil)
-        results[n] = result
-        collectgarbage() -- tensors, whose size Lua does not know
-        collectgarbage()
-    end
-    bar:clear()
+    local results, right = measure_all(all, list)
     if options.json then
         for _, r in ipairs(results) do
             r.peers = nil
         end
-        print(common.json { device = all.info, allowed_seconds = all.allowed, results = results })
+        print(common.json {
+            device = all.info, allowed_seconds = all.allowed, matrix_rate = all.matrix_rate, results = results,
+        })
     elseif options.csv then
         print_csv(results)
     else
         print_table(results)
-        summarise(results, all.info, all.allowed)
+        summarise(results, all)
     end
     if options.plot then
         plot.write(options.plot, results, options.device, all.allowed)

@@ -11,6 +11,7 @@ local subset = require "quire.subset"
 local tensor = require "quire.tensor"
 local text = require "quire.text"
 local trace = require "quire.trace"
+local work = require "quire.work"
 
 local decode = {}
 
@@ -20,8 +21,8 @@ local SPARE_PAGES = 3
 -- Lengths without a trace: log-normal as in conversations, median 600.
 local MEDIAN_LENGTH, SPREAD, LONGEST = 600, 1.1, 8192
 
--- Products of Q and K in the reference that are worth waiting for: a few seconds of one core.
-local VERIFY_BUDGET = 1e9
+-- Elements of K in the reference that are worth waiting for: a few seconds of two cores.
+local VERIFY_BUDGET = 1e8
 
 local TIMED_SECONDS, TIMED_RUNS = 0.3, 31 -- whichever comes first, and at least one run
 
@@ -195,11 +196,12 @@ end
 -- ---- check ---------------------------------------------------------------------------------------
 
 local function choose(options, requests)
+    local shape = { hq = options.q_heads, hkv = options.kv_heads, d = options.head_dim, window_left = options.window }
     local costs = {}
     for b, request in ipairs(requests) do
-        costs[b] = request.length * options.seq_len_q * options.q_heads * options.head_dim
+        costs[b] = sample.request(request.length, options.seq_len_q, shape)
     end
-    return sample(costs, options.verify == "all" and math.huge or VERIFY_BUDGET, options.seed)
+    return sample.pieces(costs, options.verify == "all" and math.huge or VERIFY_BUDGET, options.seed)
 end
 
 -- ---- report --------------------------------------------------------------------------------------
@@ -220,8 +222,9 @@ local function report(r)
         { "time", ("%s (median of %d), %s of K and V read: %.2f GB/s"):format(
             text.seconds(r.seconds), r.runs, text.bytes(r.kv_bytes), r.kv_bytes / r.seconds / 1e9) },
         { "checked", ("%s against the float64 reference, %d query rows"):format(
-            r.verified == r.requests and "all requests"
-                or ("a sample of %d of %d requests (--verify all checks all)"):format(r.verified, r.requests),
+            r.verified_tokens == r.requests * r.seq_len_q and "all requests"
+                or ("a sample of %d query tokens in %d of %d requests (--verify all checks all)"):format(
+                    r.verified_tokens, r.verified, r.requests),
             r.verdict.rows) },
         { "error", ("%.2f of its bound at worst, lse %.2f; relative %.2e, bound %.1e"):format(
             r.verdict.worst_error, r.verdict.lse_error, r.verdict.relative_error, r.verdict.relative_bound) },
@@ -231,14 +234,6 @@ local function report(r)
     }
     print(("decode on %s (%s, %s)"):format(r.device, r.device_name, r.kernels))
     print(text.table(rows, {}))
-end
-
--- Keys that at least one query token of a request sees.
-local function visible_keys(options, length)
-    if options.window >= 0 then
-        return math.min(length, options.window + options.seq_len_q)
-    end
-    return length
 end
 
 function decode.run(options)
@@ -251,16 +246,17 @@ function decode.run(options)
     local seconds, runs = time_decode(arguments, options.device)
 
     bar:show(2, "comparing with the reference")
-    local chosen = choose(options, requests)
-    local verdict = quire.verify(subset(arguments, chosen))
-    local rows = #chosen * options.seq_len_q * options.q_heads
-    local right = verdict.ok and verdict.rows == rows and verdict.relative_error <= verdict.relative_bound
+    local pieces = choose(options, requests)
+    local verdict = quire.verify(subset(arguments, pieces))
+    local verified_tokens, verified = sample.count(pieces)
+    local right = verdict.ok and verdict.rows == verified_tokens * options.q_heads
+        and verdict.relative_error <= verdict.relative_bound
     bar:clear()
 
     local listed, keys = 0, 0
     for b, sequence in ipairs(sequences) do
         listed = listed + #sequence.pages
-        keys = keys + visible_keys(options, requests[b].length)
+        keys = keys + work.keys(requests[b].length, options.seq_len_q, options.window)
     end
     local result = {
         device = options.device, device_name = device.name, kernels = device.kernels,
@@ -273,7 +269,7 @@ function decode.run(options)
         workspace_bytes = arguments.workspace_buffer and arguments.workspace_buffer:bytes() or 0,
         kv_bytes = keys * pool:page_bytes() / options.page_size,
         seconds = seconds, runs = runs,
-        verified = #chosen, verdict = verdict, right = right,
+        verified = verified, verified_tokens = verified_tokens, verdict = verdict, right = right,
     }
     if options.json then
         print(common.json(result))
