@@ -147,6 +147,18 @@ status, out = bench(file_path)
 is(status, 1, "a refused row: exit status 1")
 like(out, "good +16 .*right 1/1.*\nodd: query: head_dim.*UNSUPPORTED", "a refused row: the others run")
 like(out, "huge: skipped, it needs [%d.]+ GB of pages, and room for", "a row too large is skipped")
+
+-- Where there is room for none, nothing was measured: that is no success.
+status, out, err = bench("--only huge " .. file_path)
+is(status, 2, "no row has room: exit status 2")
+like(out, "huge: skipped", "no row has room: the table says so")
+is(err, "quire bench: nothing was measured: none of the 1 workloads has room on " .. device .. "\n",
+    "no row has room: why")
+status = bench("--only huge --only good " .. file_path)
+is(status, 0, "one row has room: exit status 0")
+status = bench("--only huge --only odd " .. file_path)
+is(status, 1, "one is refused, one has no room: exit status 1")
+
 status, out, err = bench("--csv --json " .. file_path)
 is(status, 2, "--csv and --json: exit status 2")
 is(out, "", "--csv and --json: no output")

@@ -216,6 +216,16 @@ local function measure_all(all, list)
     return results, right
 end
 
+-- Raises if there was room for none of the rows: nothing was measured, which nobody is to take for success.
+local function need_room(results, device)
+    for _, r in ipairs(results) do
+        if not r.skipped then
+            return
+        end
+    end
+    error(("nothing was measured: none of the %d workloads has room on %s"):format(#results, device), 0)
+end
+
 function command.run(options)
     if options.csv and options.json then
         error("--csv and --json: only one of them can be given", 0)
@@ -244,6 +254,7 @@ function command.run(options)
         print_table(results)
         summarise(results, all)
     end
+    need_room(results, options.device)
     if options.plot then
         plot.write(options.plot, results, options.device, all.allowed)
     end
