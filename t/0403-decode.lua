@@ -80,6 +80,27 @@ verdict = quire.verify(make { out = broken:to(device), lse = lse })
 ok(not verdict.ok and verdict.failures == 1, "verify sees one wrong element")
 is(verdict.worst_index, ((1 * 2 + 0) * 8 + 3) * 64 + 9, "and says which")
 
+-- NaN is wrong, but where a live value that is not finite may have made it: in V in its dimension of all rows of the
+-- request and KV head, in K in all dimensions. What no row sees excuses nothing.
+do
+    local all_nan = quire.tensor { shape = { 3, 2, 8, 64 }, dtype = "bf16", device = device }:fill(0 / 0)
+    local per_head = 2 * 4 -- rows of a request and KV head
+    local function failures(plane, position)
+        local with_nan = make { out = all_nan }
+        if plane then
+            local host = with_nan.kv_cache:to "cpu":clone()
+            local page = with_nan.paged_kv_indices:to "cpu"[math.floor(position / 16)]
+            host:set(0 / 0, page, plane, 1, position % 16, 5) -- KV head 1, dimension 5, of request 0
+            with_nan.kv_cache = host:to(device)
+        end
+        return quire.verify(with_nan).failures
+    end
+    is(failures(), 48 * 64, "NaN everywhere is wrong everywhere")
+    is(failures(1, 69), 48 * 64 - per_head, "a NaN in V excuses its dimension")
+    is(failures(0, 3), 48 * 64 - per_head * 64, "a NaN in K excuses its head")
+    is(failures(1, 70), 48 * 64, "a NaN past the end excuses nothing")
+end
+
 -- Some requests of a batch.
 local both = { { request = 2, first = 0, last = 2 }, { request = 0, first = 0, last = 2 } }
 local part = subset(make { out = out, lse = lse }, both)

@@ -359,37 +359,46 @@ struct tally {
     double error_squares, squares;
 };
 
-/* Whether a live value that is not finite may have made this element NaN: such a value may reach every row
- * of its request and KV head. */
-static bool special_may_reach(const struct problem *p, const struct band *b, int dim)
+/* Live values that are not finite: each may have made NaN of every row of its request and KV head. */
+struct specials {
+    bool known;
+    bool any;            /* in Q or K: reaches every element */
+    bool dim[MAX_DIM];   /* in V: reaches these */
+};
+
+/* Looks for them once a band, and only if a NaN came: there may be one in every element. */
+static void find_specials(const struct problem *p, const struct band *b, struct specials *s)
 {
-    struct band all = *b;
+    struct band token = *b;
+    int32_t begin = b->length, end = 0;
 
-    for (int32_t key = 0; key < b->length; key++) {
-        bool visible = false;
+    s->known = true;
+    for (int32_t i = 0; i < b->tokens; i++) { /* what they see has no gap */
+        int64_t head = (b->first_token + i) * p->q_heads + (int64_t)b->kv_head * p->group;
 
-        for (int32_t token = 0; token < b->tokens && !visible; token++) {
-            all.first_row = token * p->group;
-            all.rows = 1;
-            find_visible(p, &all);
-            visible = sees(&all, 0, key);
+        for (int64_t x = head * p->head_dim; x < (head + p->group) * p->head_dim; x++)
+            s->any = s->any || !isfinite(element_value(p->dtype, p->query, x));
+        token.first_row = i * p->group;
+        token.rows = 1;
+        find_visible(p, &token);
+        begin = token.key_begin < begin ? token.key_begin : begin;
+        end = token.key_end > end ? token.key_end : end;
+    }
+    for (int32_t key = begin; key < end; key++) {
+        const void *k = key_row(p, b, p->k, p->k_page_stride, key), *v = key_row(p, b, p->v, p->v_page_stride, key);
+
+        for (int x = 0; x < p->head_dim; x++) {
+            s->any = s->any || !isfinite(element_value(p->dtype, k, x));
+            s->dim[x] = s->dim[x] || !isfinite(element_value(p->dtype, v, x));
         }
-        if (!visible)
-            continue;
-        if (!isfinite(element_value(p->dtype, key_row(p, b, p->v, p->v_page_stride, key), dim)))
-            return true;
-        for (int x = 0; x < p->head_dim; x++)
-            if (!isfinite(element_value(p->dtype, key_row(p, b, p->k, p->k_page_stride, key), x)))
-                return true;
     }
-    for (int32_t token = 0; token < b->tokens; token++) {
-        int64_t head = (b->first_token + token) * p->q_heads + (int64_t)b->kv_head * p->group;
+}
 
-        for (int64_t i = head * p->head_dim; i < (head + p->group) * p->head_dim; i++)
-            if (!isfinite(element_value(p->dtype, p->query, i)))
-                return true;
-    }
-    return false;
+static bool special_may_reach(const struct problem *p, const struct band *b, struct specials *s, int dim)
+{
+    if (!s->known)
+        find_specials(p, b, s);
+    return s->any || s->dim[dim];
 }
 
 /* |got - r| as a share of its bound: right if at most 1. */
@@ -449,7 +458,8 @@ static void judge_hidden_row(const struct problem *p, int64_t place, struct tall
     }
 }
 
-static void judge_row(const struct problem *p, const struct band *b, int row, struct tally *t)
+static void judge_row(const struct problem *p, const struct band *b, int row, struct specials *specials,
+                      struct tally *t)
 {
     int64_t place = row_place(p, b, row);
 
@@ -459,7 +469,7 @@ static void judge_row(const struct problem *p, const struct band *b, int row, st
         double got = element_value(p->out_dtype, p->out, i), r = b->out[x][row];
         double error = element_error(p, got, r, b->spread[x][row]);
 
-        if (error > 1 && isnan(got) && special_may_reach(p, b, x))
+        if (error > 1 && isnan(got) && special_may_reach(p, b, specials, x))
             error = 0;
         t->v.failures += !(error <= 1);
         if (error > t->v.worst_error) {
@@ -478,7 +488,7 @@ static void judge_row(const struct problem *p, const struct band *b, int row, st
     if (p->lse != NULL) {
         double error = lse_error(p->lse[place], b->lse[row]);
 
-        if (error > 1 && isnan(p->lse[place]) && special_may_reach(p, b, 0))
+        if (error > 1 && isnan(p->lse[place]) && special_may_reach(p, b, specials, 0))
             error = 0;
         t->v.failures += !(error <= 1);
         t->v.lse_error = error > t->v.lse_error ? error : t->v.lse_error;
@@ -488,13 +498,14 @@ static void judge_row(const struct problem *p, const struct band *b, int row, st
 static void judge_band(const struct problem *p, const struct band *b, void *context)
 {
     struct tally own = {.error_squares = 0}, *all = context;
+    struct specials specials = {.known = false};
 
     own.v.worst_index = -1;
     for (int r = 0; r < b->rows; r++) {
         if (b->begin[r] == b->end[r])
             judge_hidden_row(p, row_place(p, b, r), &own);
         else
-            judge_row(p, b, r, &own);
+            judge_row(p, b, r, &specials, &own);
     }
 #ifdef _OPENMP
 #pragma omp critical(quire_verdict_tally)
