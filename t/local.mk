@@ -104,7 +104,8 @@ check_LTLIBRARIES = %D%/fake/libcuda.la
 %C%_fake_libcuda_la_SOURCES = %D%/fake/libcuda.c
 %C%_fake_libcuda_la_LDFLAGS = -rpath /nowhere -version-info 1:0:0 -no-undefined
 
-check_PROGRAMS += %D%/0300-fatbins.t %D%/0301-driver.t %D%/0303-policy.t %D%/0314-threads.t
+check_PROGRAMS += %D%/0300-fatbins.t %D%/0301-driver.t %D%/0303-policy.t %D%/0314-threads.t \
+	%D%/0317-host-time.t
 %C%_0303_policy_t_SOURCES  = %D%/0303-policy.c %D%/tap.h
 %C%_0303_policy_t_LDADD    = libinternal.la
 %C%_0300_fatbins_t_SOURCES = %D%/0300-fatbins.c %D%/tap.h
@@ -113,7 +114,9 @@ check_PROGRAMS += %D%/0300-fatbins.t %D%/0301-driver.t %D%/0303-policy.t %D%/031
 %C%_0301_driver_t_CPPFLAGS = $(AM_CPPFLAGS) \
 	-DCUDA_STUB='"$(patsubst %/include,%/lib64/stubs/libcuda.so,$(filter %/include,$(CUDA_CPPFLAGS)))"'
 
-%C%_0314_threads_t_SOURCES = %D%/0314-threads.c %D%/fixture.c %D%/fixture.h %D%/tap.h
+on_gpu = $(fixture) %D%/gpu.c %D%/gpu.h
+%C%_0314_threads_t_SOURCES   = %D%/0314-threads.c $(on_gpu)
+%C%_0317_host_time_t_SOURCES = %D%/0317-host-time.c $(on_gpu)
 
 # Kernels for the tests, in $(QUIRE_BUILD)/t.
 check_DATA = %D%/foreign.fatbin
