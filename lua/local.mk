@@ -16,6 +16,7 @@ dist_luaquire_DATA = \
 	%D%/quire/compare.lua \
 	%D%/quire/cuda.lua \
 	%D%/quire/decode.lua \
+	%D%/quire/driver.lua \
 	%D%/quire/dtype.lua \
 	%D%/quire/library.lua \
 	%D%/quire/measure.lua \

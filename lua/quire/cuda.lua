@@ -11,54 +11,12 @@
 -- that would break the capture: what is collected meanwhile is freed after it.
 
 local ffi = require "ffi"
+local driver = require "quire.driver"
 
 local cuda = {}
 
--- Handles are plain pointers here, and device addresses pointers too: so the names of cuda.h stay free for
--- another module. The functions' names are the exported ones; cuda.h's macros hide them.
-ffi.cdef [[
-int cuInit(unsigned flags);
-int cuGetErrorName(int error, const char **name);
-int cuGetErrorString(int error, const char **text);
-int cuDeviceGetCount(int *count);
-int cuDeviceGet(int *device, int ordinal);
-int cuDeviceGetName(char *name, int size, int device);
-int cuDeviceGetAttribute(int *value, int which, int device);
-int cuDevicePrimaryCtxRetain(void **context, int device);
-int cuCtxPushCurrent_v2(void *context);
-int cuCtxPopCurrent_v2(void **context);
-int cuCtxSynchronize(void);
-int cuPointerGetAttribute(void *value, int which, const void *pointer);
-int cuMemGetInfo_v2(size_t *free, size_t *total);
-int cuMemAlloc_v2(void **pointer, size_t bytes);
-int cuMemFree_v2(void *pointer);
-int cuMemcpyAsync(void *to, const void *from, size_t bytes, void *stream);
-int cuMemsetD8Async(void *to, unsigned char value, size_t bytes, void *stream);
-int cuStreamCreate(void **stream, unsigned flags);
-int cuStreamDestroy_v2(void *stream);
-int cuStreamSynchronize(void *stream);
-int cuStreamQuery(void *stream);
-int cuStreamWaitEvent(void *stream, void *event, unsigned flags);
-int cuStreamBeginCapture_v2(void *stream, int mode);
-int cuStreamEndCapture(void *stream, void **graph);
-int cuEventCreate(void **event, unsigned flags);
-int cuEventDestroy_v2(void *event);
-int cuEventRecord(void *event, void *stream);
-int cuEventSynchronize(void *event);
-int cuEventElapsedTime(float *milliseconds, void *start, void *stop);
-int cuGraphGetNodes(void *graph, void **nodes, size_t *count);
-int cuGraphNodeGetType(void *node, int *type);
-int cuGraphInstantiateWithFlags(void **exec, void *graph, unsigned long long flags);
-int cuGraphLaunch(void *exec, void *stream);
-int cuGraphExecDestroy(void *exec);
-int cuGraphDestroy(void *graph);
-int cuLibraryLoadData(void **library, const void *code, void *jit_options, void **jit_values,
-                      unsigned jit_count, void *options, void **values, unsigned count);
-int cuLibraryUnload(void *library);
-int cuLibraryGetKernel(void **kernel, void *library, const char *name);
-int cuLaunchKernel(void *kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                   unsigned shared_bytes, void *stream, void **parameters, void **extra);
-]]
+local check, try, call, own = driver.check, driver.try, driver.call, driver.own
+local release, free_handle, live_handle = driver.release, driver.free_handle, driver.live_handle
 
 local SUCCESS, OUT_OF_MEMORY, NOT_READY = 0, 2, 600 -- CUDA_ERROR_...
 local COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR = 75, 76 -- CU_DEVICE_ATTRIBUTE_...
@@ -74,42 +32,15 @@ local void_p = ffi.typeof "void *"
 local const_void_p = ffi.typeof "const void *"
 local byte_p = ffi.typeof "uint8_t *"
 
--- ---- the driver --------------------------------------------------------------------------------------
+-- ---- devices -----------------------------------------------------------------------------------------
 
-local driver, driver_problem -- one of them is set after open()
-
-local function describe(result, what)
-    local name, text = ffi.new "const char *[1]", ffi.new "const char *[1]"
-    driver.cuGetErrorName(result, name)
-    driver.cuGetErrorString(result, text)
-    if name[0] == nil then
-        return ("%s: CUDA error %d"):format(what, result)
-    end
-    return ("%s: %s (%s)"):format(what, ffi.string(name[0]), ffi.string(text[0]))
-end
-
-local function open()
-    if driver or driver_problem then
-        return
-    end
-    local ok, loaded = pcall(ffi.load, "libcuda.so.1")
-    if not ok then
-        driver_problem = "no CUDA driver: " .. loaded
-        return
-    end
-    driver = loaded
-    local result = driver.cuInit(0)
-    if result ~= SUCCESS then
-        driver_problem = describe(result, "cuInit")
-        driver = nil
-    end
-end
+-- Devices of this machine; 0 without a driver.
+cuda.count = driver.count
 
 -- True, or false and why no device can be used.
 function cuda.available()
-    open()
-    if driver_problem then
-        return false, driver_problem
+    if driver.problem() then
+        return false, driver.problem()
     end
     if cuda.count() == 0 then
         return false, "no CUDA device"
@@ -117,73 +48,15 @@ function cuda.available()
     return true
 end
 
-local function check(result, what, level)
-    if result ~= SUCCESS then
-        error(describe(result, what), level and level + 1 or 3)
-    end
-end
-
-local contexts = {} -- of each device used so far: its number and its primary context
-
-local function device_state(device)
-    local state = contexts[device]
-    if state then
-        return state
-    end
-    open()
-    if driver_problem then
-        error(driver_problem, 4)
-    end
-    if type(device) ~= "number" or device % 1 ~= 0 or device < 0 or device >= cuda.count() then
-        error(("device: expected a number from 0 to %d, got %s"):format(cuda.count() - 1, tostring(device)), 4)
-    end
-    local handle, context = int_p(), void_pp()
-    check(driver.cuDeviceGet(handle, device), "cuDeviceGet", 4)
-    check(driver.cuDevicePrimaryCtxRetain(context, handle[0]), "cuDevicePrimaryCtxRetain", 4)
-    state = { handle = handle[0], context = context[0] }
-    contexts[device] = state
-    return state
-end
-
-local popped = void_pp()
-
--- driver[name](...) with the device's context current; gives the result's number. The arguments convert
--- without error: nothing may leave between push and pop.
-local function try(device, name, ...)
-    local state = device_state(device)
-    check(driver.cuCtxPushCurrent_v2(state.context), "cuCtxPushCurrent", 3)
-    local result = driver[name](...)
-    driver.cuCtxPopCurrent_v2(popped)
-    return result
-end
-
-local function call(device, name, ...)
-    check(try(device, name, ...), name, 3)
-end
-
--- ---- devices -----------------------------------------------------------------------------------------
-
--- Devices of this machine; 0 without a driver.
-function cuda.count()
-    open()
-    if driver_problem then
-        return 0
-    end
-    local count = int_p()
-    check(driver.cuDeviceGetCount(count), "cuDeviceGetCount")
-    return count[0]
-end
-
 local function attribute(device, which)
     local value = int_p()
-    check(driver.cuDeviceGetAttribute(value, which, device_state(device).handle), "cuDeviceGetAttribute")
+    call(device, "cuDeviceGetAttribute", value, which, driver.handle(device))
     return value[0]
 end
 
 function cuda.name(device)
     local name = ffi.new "char[256]"
-    local handle = device_state(device).handle
-    check(driver.cuDeviceGetName(name, 256, handle), "cuDeviceGetName")
+    call(device, "cuDeviceGetName", name, 256, driver.handle(device))
     return ffi.string(name)
 end
 
@@ -208,68 +81,6 @@ function cuda.mem_info(device)
     return tonumber(free[0]), tonumber(total[0])
 end
 
--- ---- freeing -----------------------------------------------------------------------------------------
-
-local captures = 0 -- under way
-local waiting = {} -- what was let go meanwhile
-
--- Finalizers run anywhere, even after the driver has shut down at the process's end: they raise nothing.
-local function release(device, name, handle)
-    if captures > 0 then
-        waiting[#waiting + 1] = { device, name, handle }
-        return
-    end
-    local state = contexts[device]
-    if driver.cuCtxPushCurrent_v2(state.context) == SUCCESS then
-        driver[name](handle)
-        driver.cuCtxPopCurrent_v2(popped)
-    end
-end
-
-local function release_waiting()
-    local list = waiting
-    waiting = {}
-    for _, entry in ipairs(list) do
-        release(unpack(entry))
-    end
-end
-
--- One finalizer for each kind of object and device, not one closure an object.
-local finalizers = {}
-local function finalizer(device, name)
-    local key = name .. device
-    local found = finalizers[key]
-    if not found then
-        found = function(handle)
-            release(device, name, handle)
-        end
-        finalizers[key] = found
-    end
-    return found
-end
-
-local function own(device, name, handle)
-    return ffi.gc(handle, finalizer(device, name))
-end
-
--- Methods that objects with a `handle` and a `device` share.
-local function free_handle(object, name)
-    local handle = object.handle
-    if handle ~= nil then
-        object.handle = nil
-        ffi.gc(handle, nil)
-        release(object.device, name, handle)
-    end
-end
-
-local function live_handle(object, what)
-    local handle = object.handle
-    if handle == nil then
-        error(what .. ": has been freed", 3)
-    end
-    return handle
-end
-
 -- ---- memory ------------------------------------------------------------------------------------------
 
 local allocations = setmetatable({}, { __mode = "k" }) -- pointer -> device, false once freed
@@ -286,7 +97,7 @@ function cuda.alloc(device, bytes)
     local out = void_pp()
     -- The driver has no allocation of 0 bytes.
     local result = try(device, "cuMemAlloc_v2", out, math.max(bytes, 1))
-    if result == OUT_OF_MEMORY and captures == 0 then
+    if result == OUT_OF_MEMORY and not driver.capturing() then
         -- Lua cannot see how large the things are that it has not collected yet. A second round, as the
         -- first one only runs the finalizers of what it finds.
         collectgarbage()
@@ -314,13 +125,11 @@ end
 
 -- The device that memory belongs to, or nil for the host's.
 function cuda.device_of(pointer)
-    open()
-    if driver_problem then
+    if driver.problem() then
         return nil
     end
     local ordinal = int_p()
-    local any = next(contexts) or 0
-    local result = try(any, "cuPointerGetAttribute", ordinal, POINTER_DEVICE_ORDINAL, ffi.cast(const_void_p, pointer))
+    local result = try(driver.any(), "cuPointerGetAttribute", ordinal, POINTER_DEVICE_ORDINAL, ffi.cast(const_void_p, pointer))
     -- Host memory that CUDA has never heard of is an invalid value; host memory that it has, a device below 0.
     return result == SUCCESS and ordinal[0] >= 0 and ordinal[0] or nil
 end
@@ -486,12 +295,11 @@ end
 function cuda.capture(stream, fn)
     local device = stream.device
     call(device, "cuStreamBeginCapture_v2", stream:live(), CAPTURE_GLOBAL)
-    captures = captures + 1
+    driver.begin_capture()
     local ok, problem = pcall(fn, stream)
     local out = void_pp()
     local result = try(device, "cuStreamEndCapture", stream:live(), out)
-    captures = captures - 1
-    release_waiting()
+    driver.end_capture()
     local graph = out[0] ~= nil and own(device, "cuGraphDestroy", out[0]) or nil
     if not ok then
         error(problem, 0)
