@@ -104,6 +104,37 @@ end
 is(table.concat(lines, "; "), "name; 1 to 8, B8 1k; 8/1 B1 1k",
     "--set: rows of several sets, in the order asked for")
 
+-- Pages that a launch sees are in no other set; of those before a window nothing is read, so they may be.
+do
+    local page_sets = require "quire.bench".page_sets
+    local list = casefile.parse({ "name,kv_lens,hq,hkv,d,dtype,mask,window_left",
+        "a window,100 40,2,1,64,bf16,causal,20", "all,100 40,2,1,64,bf16,causal," }, "here")
+    local order = {}
+    for i = 1, 60 do
+        order[i] = (i * 7) % 61 + 100
+    end
+    local function look(case, rotation)
+        local ids, seen, twice = page_sets(case, order, rotation), {}, 0
+        for s = 0, ids.shape[1] - 1 do
+            for i = 0, ids.shape[2] - 1 do
+                -- keys 79 to 99 are in pages 4 to 6 of 7, 19 to 39 in 1 and 2 of 3
+                if case.window_left < 0 or (i >= 4 and i ~= 7) then
+                    twice = twice + (seen[ids[s][i]] and 1 or 0)
+                    seen[ids[s][i]] = true
+                end
+            end
+        end
+        return ids, twice
+    end
+    local page = 2 * 16 * 64 * 2
+    local ids, twice = look(list[1], 8 * 5 * page)
+    is(ids:describe(), "int32 [8,10] on cpu", "page sets of a window: as many as the rotation has room for")
+    is(twice, 0, "page sets of a window: no page that is seen is in two")
+    ids, twice = look(list[2], 100 * page)
+    is(ids:describe(), "int32 [6,10] on cpu", "page sets: as many as there are pages for")
+    is(twice, 0, "page sets: no page is in two")
+end
+
 -- The sets, all of which one file could hold, have what they are for.
 do
     local every, problem = casefile.parse(workloads.lines(workloads.names), "sets")

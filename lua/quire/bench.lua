@@ -101,10 +101,11 @@ function Bench:pool_of(name)
     return self.pool
 end
 
--- The page ids of all sets, [sets, listed], on the device. Pages that no token sees may be any.
-local function page_sets(self, case, order)
+-- The page ids, [sets, listed], of as many sets as `rotation` bytes hold and the pages in `order` have room for.
+-- No page that a token sees is in two of them; those that none sees may be any.
+local function page_sets(case, order, rotation)
     local listed, seen = pages_of(case)
-    local sets = math.max(1, math.min(math.ceil(self.rotation / math.max(set_bytes_of(case), 1)),
+    local sets = math.max(1, math.min(math.ceil(rotation / math.max(set_bytes_of(case), 1)),
         math.floor(#order / math.max(seen, 1))))
     local ids = tensor.new { shape = { sets, listed }, dtype = "int32" }
     local at, next_seen, next_unseen = 0, 1, 1
@@ -121,7 +122,7 @@ local function page_sets(self, case, order)
             end
         end
     end
-    return ids:to(self.device), sets
+    return ids
 end
 
 -- As a model's scales would, keeps fp8 its digits: the mean of n values is about 1 / sqrt(n).
@@ -143,7 +144,7 @@ local function build(self, case)
         device = self.device,
     }
     local order = normal.permutation(pages, case.id)
-    local indices, sets = page_sets(self, case, order)
+    local indices = page_sets(case, order, self.rotation):to(self.device)
     local function int32(values)
         return tensor.new { values, shape = { #values }, dtype = "int32", device = self.device }
     end
@@ -174,7 +175,7 @@ local function build(self, case)
         shape = { math.max(1, quire.workspace_size(common)) }, dtype = "uint8", device = self.device,
     }
     local of_set = {}
-    for s = 1, sets do
+    for s = 1, indices.shape[1] do
         of_set[s] = {}
         for name, value in pairs(common) do
             of_set[s][name] = value
@@ -253,4 +254,4 @@ function Bench:run(case)
     return result
 end
 
-return { new = new }
+return { new = new, page_sets = page_sets }
