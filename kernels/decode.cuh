@@ -7,6 +7,7 @@
 #pragma once
 
 #include "load.cuh"
+#include "many.cuh"
 #include "merge.cuh"
 #include "variants.h"
 
@@ -55,7 +56,7 @@ __device__ __forceinline__ void consume(const decode_params &p, unsigned char *s
         else
             finish_item<T>(p, acc, merge, rows, item, key_warp, first_row, lane);
         barrier_arrive_warp(smem_address(&ctl->q_empty[slot]), lane);
-        if (++slot == LAYOUT_Q_SLOTS) {
+        if (++slot == T::Q_SLOTS) {
             slot = 0;
             q_phase ^= 1;
         }
@@ -90,7 +91,7 @@ __device__ __forceinline__ void decode(const decode_params &p)
     static_assert(sizeof(control<T>) + sizeof(share) <= LAYOUT_CONTROL_BYTES);
 
     const int lane = threadIdx.x % 32;
-    const bool producing = threadIdx.x >= T::CONSUMERS, alone = p.batch <= 32;
+    const bool producing = threadIdx.x - T::CONSUMERS < T::PRODUCERS, alone = p.batch <= 32;
     // With the promise the metadata is read before the work before this launch is complete.  Without it
     // that is done too where it costs little, as a guess: what it leads to is only a prefetch, and it is
     // checked afterwards.
@@ -109,8 +110,10 @@ __device__ __forceinline__ void decode(const decode_params &p)
             barrier_init(smem_address(&ctl->k_full[i]), T::TMA ? 1 : 32 + WARP_ARRIVALS);
             barrier_init(smem_address(&ctl->v_full[i]), T::TMA ? 1 : 32 + WARP_ARRIVALS);
             barrier_init(smem_address(&ctl->empty[i]), T::CONSUMERS / 32 * WARP_ARRIVALS);
+            if (T::WGMMA)
+                barrier_init(smem_address(&ctl->k_empty[i]), T::CONSUMERS / 32 * WARP_ARRIVALS);
         }
-        for (int i = 0; i < LAYOUT_Q_SLOTS; i++) {
+        for (int i = 0; i < T::Q_SLOTS; i++) {
             barrier_init(smem_address(&ctl->q_full[i]), 32 + WARP_ARRIVALS);
             barrier_init(smem_address(&ctl->q_empty[i]), T::CONSUMERS / 32 * WARP_ARRIVALS);
         }
@@ -124,7 +127,7 @@ __device__ __forceinline__ void decode(const decode_params &p)
     }
     __syncthreads();
 
-    producer<T> from = {p, smem, ctl, lane, threadIdx.x / 32 > T::CONSUMERS / 32, {}, {}, {}};
+    producer<T> from = {p, smem, ctl, lane, static_cast<int>(threadIdx.x - T::CONSUMERS) / 32, {}, {}, {}};
     for (;;) {
         if (!alone)
             find_share<T>(p, shared_share, ctl->share_words, own);
@@ -152,10 +155,18 @@ __device__ __forceinline__ void decode(const decode_params &p)
     // only now: a grid that starts early may rely on all that came before this one
     let_next_grid_start();
 
-    if (producing)
-        from.run();
-    else
+    if (threadIdx.x >= T::CONSUMERS) {
+        if constexpr (T::MOVES_REGISTERS)
+            release_registers<T::PRODUCER_REGISTERS>();
+        if (producing)
+            from.run();
+    } else if constexpr (T::WGMMA) {
+        if constexpr (T::MOVES_REGISTERS)
+            claim_registers<T::CONSUMER_REGISTERS>();
+        consume_in_groups<T>(p, smem, ctl);
+    } else {
         consume<T>(p, smem, ctl);
+    }
     if (p.flags & DECODE_PACKED)
         clear_unowned_rows<T>(p);
 }
@@ -163,16 +174,17 @@ __device__ __forceinline__ void decode(const decode_params &p)
 } // namespace quire
 
 // One kernel for each row of the list, named decode_FAMILY_DTYPE_dD_rROWS.
-#define QUIRE_TMA_tma true
-#define QUIRE_TMA_wide true
-#define QUIRE_TMA_async false
+#define QUIRE_RUNS_ON_tma QUIRE_ARCH_HAS_TMA
+#define QUIRE_RUNS_ON_wide QUIRE_ARCH_HAS_TMA
+#define QUIRE_RUNS_ON_wgmma QUIRE_ARCH_HAS_WGMMA
+#define QUIRE_RUNS_ON_async true
 #define QUIRE_INSTANTIATE(family, dtype, elem, d, rows, tile, keyw, roww, stages, ctas, solo)                    \
-    extern "C" __global__ void __launch_bounds__(LAYOUT_THREADS(keyw, roww), ctas)                               \
+    extern "C" __global__ void __launch_bounds__(LAYOUT_THREADS(LAYOUT_MEETS_##family, keyw, roww), ctas)         \
         decode_##family##_##dtype##_d##d##_r##rows(const __grid_constant__ decode_params p)                      \
     {                                                                                                            \
-        using T = quire::traits<quire::element::dtype, elem, d, rows, tile, keyw, roww, stages, solo,            \
-                                QUIRE_TMA_##family>;                                                             \
-        if constexpr (!T::TMA || QUIRE_ARCH_HAS_TMA)                                                             \
+        using T = quire::traits<quire::kernel_family::family, quire::element::dtype, elem, d, rows, tile, keyw, roww,   \
+                                stages, solo, LAYOUT_MEETS_##family>;                                            \
+        if constexpr (QUIRE_RUNS_ON_##family)                                                                    \
             quire::decode<T>(p);                                                                                 \
     }
 #if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900

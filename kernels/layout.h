@@ -13,17 +13,35 @@
 #define LAYOUT_Q_BYTES(elem, d, q_rows) ((q_rows) * (d) * (elem))
 #define LAYOUT_MERGE_BYTES(d, rows, keyw) ((keyw) * (rows) * LAYOUT_ACC_STRIDE(d) * 4)
 
-enum { LAYOUT_Q_SLOTS = 2, LAYOUT_CONTROL_BYTES = 1024, LAYOUT_ROW_BYTES = 16 };
+enum { LAYOUT_MAX_Q_SLOTS = 2, LAYOUT_CONTROL_BYTES = 1024, LAYOUT_ROW_BYTES = 16 };
 
-/* consumer warps, and two that produce: one brings K, the other V and the query */
-#define LAYOUT_THREADS(keyw, roww) (((keyw) * (roww) + 2) * 32)
+/* the next item's query rows come while this one's are used, unless they are too many */
+#define LAYOUT_Q_SLOTS(q_bytes) ((q_bytes) <= 32768 ? LAYOUT_MAX_Q_SLOTS : 1)
+
+/* consumer warps, and two that produce: one brings K, the other V and the query.  Where registers are moved
+ * from producers to two consumer warpgroups, the producers are a whole warpgroup: a third brings the query, a
+ * fourth is idle. */
+#define LAYOUT_MOVES_REGISTERS(meets, roww) (!(meets) && (roww) == 8)
+#define LAYOUT_THREADS(meets, keyw, roww) (((keyw) * (roww) + (LAYOUT_MOVES_REGISTERS(meets, roww) ? 4 : 2)) * 32)
+
+/* 128-byte panels in a box of K or V: all of them, or one, so that a panel of the whole tile is one matrix, as
+ * suits kernels that the tensor cores limit; larger boxes come faster */
+#define LAYOUT_BOX_PANELS(meets, elem, d, rows) \
+    ((d) * (elem) <= 128 || (!(meets) && (rows) > 64) ? 1 : (d) * (elem) / 128)
+
+/* whether consumers meet in shared memory at the end of an item, or each has its rows to itself */
+#define LAYOUT_MEETS_tma 1
+#define LAYOUT_MEETS_wide 1
+#define LAYOUT_MEETS_async 1
+#define LAYOUT_MEETS_wgmma 0
 
 /* dynamic shared memory of a CTA; the first term is the slack that aligns the ring to 1024 bytes, the
  * period of the copy engine's 128-byte swizzle */
-#define LAYOUT_TOTAL_BYTES(elem, d, rows, tile, keyw, stages, solo)                                \
-    (1024 + (stages) * 2 * LAYOUT_TILE_BYTES(elem, d, tile) +                                      \
-     LAYOUT_Q_SLOTS * LAYOUT_Q_ROWS(rows, keyw, solo) * ((d) * (elem) + LAYOUT_ROW_BYTES) +        \
-     LAYOUT_MERGE_BYTES(d, rows, keyw) + LAYOUT_CONTROL_BYTES)
+#define LAYOUT_TOTAL_BYTES(meets, elem, d, rows, tile, keyw, stages, solo)                                \
+    (1024 + (stages) * 2 * LAYOUT_TILE_BYTES(elem, d, tile) +                                             \
+     LAYOUT_Q_SLOTS(LAYOUT_Q_BYTES(elem, d, LAYOUT_Q_ROWS(rows, keyw, solo))) *                           \
+         LAYOUT_Q_ROWS(rows, keyw, solo) * ((d) * (elem) + LAYOUT_ROW_BYTES) +                            \
+     (meets) * LAYOUT_MERGE_BYTES(d, rows, keyw) + LAYOUT_CONTROL_BYTES)
 
 /* bytes of a partial result in the workspace: rows of D sums, each with its maximum and weight */
 #define LAYOUT_SLOT_FLOATS(d, rows) ((rows) * LAYOUT_ACC_STRIDE(d))

@@ -12,16 +12,20 @@ struct producer {
     unsigned char *smem;
     control<T> *ctl;
     int lane;
-    bool brings_v; // one warp brings K, the other V: small pages are limited by how fast a warp issues copies
+    int warp; // 0 brings K, 1 V: small pages are limited by how fast a warp issues copies; the last one the query
     share mine;
     cursor<T> at;
 
     // A lane's page of a tile of the cursor's item.
     struct page {
         bool live; // holds a key that some row sees; other pages are neither looked up nor read
-        int id, head, slot;
+        int id, head, panel, slot;
     };
     page pg; // of the cursor's tile
+
+    __device__ __forceinline__ bool brings_v() const { return warp == 1; }
+    __device__ __forceinline__ bool brings_query() const { return warp == T::PRODUCERS / 32 - 1; }
+    __device__ __forceinline__ bool brings_tiles() const { return T::PRODUCERS == 64 || warp < 2; }
 
     __device__ __forceinline__ box_shape boxes() const { return boxes_of<T>(p, at.solo); }
 
@@ -32,9 +36,10 @@ struct producer {
         const int key = at.first_key(tile) + ((lane & (shape.count - 1)) << shape.shift);
         const key_range sees = at.keys.some;
         page found;
-        found.head = at.head + lane / shape.count;
+        found.panel = T::BOXES_PER_PAGE > 1 ? lane / shape.count : 0;
+        found.head = T::BOXES_PER_PAGE > 1 ? at.head : at.head + lane / shape.count;
         found.slot = key & ((1 << p.page_shift) - 1);
-        found.live = lane < shape.count * at.heads() && found.head < p.kv_heads && key < sees.hi &&
+        found.live = lane < shape.count * at.heads() * T::BOXES_PER_PAGE && found.head < p.kv_heads && key < sees.hi &&
                      key + (1 << shape.shift) > sees.lo && sees.lo < sees.hi;
         found.id = found.live ? load_int<EARLY>(p.indices + at.req.first_entry + (key >> p.page_shift)) : -1;
         return found;
@@ -90,44 +95,49 @@ struct producer {
 
     __device__ __forceinline__ u32 full(int stage) const
     {
-        return smem_address(brings_v ? &ctl->v_full[stage] : &ctl->k_full[stage]);
+        return smem_address(brings_v() ? &ctl->v_full[stage] : &ctl->k_full[stage]);
+    }
+
+    __device__ __forceinline__ u32 empty(int stage) const
+    {
+        return smem_address(T::WGMMA && !brings_v() ? &ctl->k_empty[stage] : &ctl->empty[stage]);
     }
 
     __device__ __forceinline__ u32 tile_smem(int stage) const
     {
-        return smem_address(smem + T::OFF_RING + (stage * 2 + brings_v) * T::TILE_BYTES);
+        return smem_address(smem + T::OFF_RING + (stage * 2 + brings_v()) * T::TILE_BYTES);
     }
 
 #if __CUDA_ARCH__ >= 900
     __device__ __forceinline__ const tensor_map *map() const
     {
-        return brings_v ? (at.solo ? &p.v_solo_map : &p.v_map) : (at.solo ? &p.k_solo_map : &p.k_map);
+        return brings_v() ? (at.solo ? &p.v_solo_map : &p.v_map) : (at.solo ? &p.k_solo_map : &p.k_map);
     }
 
     __device__ __forceinline__ void copy_tile_tma(int stage, u64 policy)
     {
-        const int box_bytes = T::D * T::ELEM_BYTES << boxes().shift;
+        const int box_bytes = T::BOX_PANELS * T::ROW_BYTES << boxes().shift;
         const int copies = __popc(__ballot_sync(0xffffffff, pg.live));
         if (lane == 0)
             barrier_arrive_expect(full(stage), copies * box_bytes);
         __syncwarp();
         if (pg.live)
-            copy_box(tile_smem(stage) + lane * box_bytes, map(), full(stage), pg.slot * T::ROW_BYTES / 128, pg.head,
-                     pg.id, policy);
+            copy_box(tile_smem(stage) + lane * box_bytes, map(), full(stage), pg.slot * T::ROW_BYTES / 128, pg.panel,
+                     pg.head, pg.id, policy);
     }
 
     __device__ __forceinline__ void prefetch_tile(page of)
     {
         if (of.live)
-            prefetch_box(map(), of.slot * T::ROW_BYTES / 128, of.head, of.id);
+            prefetch_box(map(), of.slot * T::ROW_BYTES / 128, of.panel, of.head, of.id);
     }
 #endif
 
     __device__ __forceinline__ void copy_tile_async(int stage)
     {
         const u32 ring = tile_smem(stage);
-        const auto *cache = static_cast<const unsigned char *>(brings_v ? p.v : p.k);
-        const long long stride = brings_v ? p.v_page_stride : p.k_page_stride;
+        const auto *cache = static_cast<const unsigned char *>(brings_v() ? p.v : p.k);
+        const long long stride = brings_v() ? p.v_page_stride : p.k_page_stride;
         const int shift = boxes().shift, box_rows = 1 << shift;
 #pragma unroll 1
         for (int key = 0; key < T::TILE; key += 16) { // 16 keys of one page, contiguous in memory
@@ -159,6 +169,8 @@ struct producer {
         if (mine.index < 0)
             return;
         at.seek(p, mine);
+        if (!brings_tiles())
+            return;
         pg = find_page<true>(at.tile);
 #if __CUDA_ARCH__ >= 900
         if constexpr (T::TMA) {
@@ -173,14 +185,14 @@ struct producer {
     // Once more, when the work before this launch is complete.
     __device__ __forceinline__ void look_again()
     {
-        if (mine.index >= 0)
+        if (mine.index >= 0 && brings_tiles())
             pg = find_page<true>(at.tile);
     }
 
     __device__ __forceinline__ void run()
     {
         if (mine.index < 0) {
-            if (brings_v) {
+            if (brings_query()) {
                 if (lane == 0)
                     ctl->items[0].share = -1;
                 barrier_arrive_after_copies(smem_address(&ctl->q_full[0]));
@@ -195,17 +207,25 @@ struct producer {
         u32 phase = 0, q_phase = 0;
         bool first = true;
         for (u64 left = mine.end - mine.start; left > 0; left--) {
-            if (first && brings_v) {
+            if (first && brings_query()) {
                 barrier_wait(smem_address(&ctl->q_empty[slot]), q_phase ^ 1);
                 stage_item(slot);
-                if (++slot == LAYOUT_Q_SLOTS) {
+                if (++slot == T::Q_SLOTS) {
                     slot = 0;
                     q_phase ^= 1;
                 }
             }
+            if (!brings_tiles()) { // on to the next item
+                const u64 rest = at.tile_end - at.tile;
+                if (rest >= left)
+                    break;
+                left -= rest - 1;
+                at.next_item(p);
+                continue;
+            }
             const tile_info info = describe_tile(at.tile + 1 == at.tile_end || left == 1);
-            barrier_wait(smem_address(&ctl->empty[stage]), phase ^ 1);
-            if (lane == 0 && !brings_v)
+            barrier_wait(empty(stage), phase ^ 1);
+            if (lane == 0 && !brings_v())
                 ctl->tiles[stage] = info;
             if constexpr (T::TMA) {
 #if __CUDA_ARCH__ >= 900

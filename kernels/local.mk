@@ -19,12 +19,14 @@ cuda_headers = \
 	%D%/decode.cuh \
 	%D%/layout.h \
 	%D%/load.cuh \
+	%D%/many.cuh \
 	%D%/merge.cuh \
 	%D%/params.h \
 	%D%/ptx.cuh \
 	%D%/schedule.cuh \
 	%D%/traits.cuh \
-	%D%/variants.h
+	%D%/variants.h \
+	%D%/wgmma.cuh
 cuda_objects = $(cuda_sources:.cu=.lo)
 EXTRA_DIST  += $(cuda_headers)
 

@@ -40,7 +40,7 @@ struct decode_params {
     int total_q;
     int window_left;                /* -1: none */
     int flags;                      /* enum decode_flags */
-    int even_shares;                /* CTAs to use when all requests are alike and the launch is short, */
+    int even_shares;                /* CTAs to use when all requests are alike and merging pieces costs much, */
     int even_solo_shares;           /* and when all of them are solo besides */
     float scale_log2;               /* bmm1_scale * log2(e): scores in log2 units */
     float out_scale;                /* bmm2_scale */

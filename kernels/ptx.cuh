@@ -73,6 +73,17 @@ __device__ __forceinline__ void named_barrier(int id, int threads)
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// Counts for that barrier without waiting at it.
+__device__ __forceinline__ void named_barrier_arrive(int id, int threads)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+__device__ __forceinline__ void store_zeros_16(u32 to)
+{
+    asm volatile("st.shared.v4.u32 [%0], {%1,%1,%1,%1};" ::"r"(to), "r"(0) : "memory");
+}
+
 // ---- copies into shared memory ----
 
 // 16 bytes, of which the last 16 - valid_bytes become zero
@@ -108,21 +119,21 @@ __device__ __forceinline__ u64 cache_policy_evict_normal()
     return policy;
 }
 
-// one box {128 bytes, slots, panels, 1, 1} of page `page`, head `head`, from slot `slot`
-__device__ __forceinline__ void copy_box(u32 to, const void *map, u32 bar, int slot, int head, int page,
+// one box {128 bytes, slots, panels, 1, 1} of page `page`, head `head`, from slot `slot` and panel `panel`
+__device__ __forceinline__ void copy_box(u32 to, const void *map, u32 bar, int slot, int panel, int head, int page,
                                          u64 policy)
 {
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
-                 " [%0], [%1, {%2, %3, %2, %4, %5}], [%6], %7;"
-                 ::"r"(to), "l"(map), "r"(0), "r"(slot), "r"(head), "r"(page), "r"(bar), "l"(policy)
+                 " [%0], [%1, {%2, %3, %4, %5, %6}], [%7], %8;"
+                 ::"r"(to), "l"(map), "r"(0), "r"(slot), "r"(panel), "r"(head), "r"(page), "r"(bar), "l"(policy)
                  : "memory");
 }
 
 // the same box into L2 only
-__device__ __forceinline__ void prefetch_box(const void *map, int slot, int head, int page)
+__device__ __forceinline__ void prefetch_box(const void *map, int slot, int panel, int head, int page)
 {
-    asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global [%0, {%1, %2, %1, %3, %4}];"
-                 ::"l"(map), "r"(0), "r"(slot), "r"(head), "r"(page) : "memory");
+    asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global [%0, {%1, %2, %3, %4, %5}];"
+                 ::"l"(map), "r"(0), "r"(slot), "r"(panel), "r"(head), "r"(page) : "memory");
 }
 
 __device__ __forceinline__ void prefetch_map(const void *map)

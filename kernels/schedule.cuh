@@ -173,7 +173,7 @@ struct share {
         return static_cast<int>(x < larger ? divide(x, each + 1) : extra + divide(x - larger, each));
     }
 
-    // alike: every request has one row tile, and as many items of the same length as the others
+    // alike: every request has as many items of the same length as the others, in one row tile (WGMMA: any number)
     template <class T>
     __device__ __forceinline__ void cut(const decode_params &p, u64 total, bool alike, int heads)
     {
@@ -182,6 +182,13 @@ struct share {
         int count = gridDim.x;
         if (alike && total <= SHORT)
             count = heads == p.kv_heads ? p.even_shares : p.even_solo_shares;
+        if (T::WGMMA && alike) { // a piece is worth its merging from 128 KB on
+            constexpr int LEAST = 131072 / (2 * T::TILE_BYTES);
+            const u64 items = static_cast<u64>(p.batch) * p.kv_heads * ((p.seq_len_q * p.group + T::ROWS - 1) / T::ROWS);
+            const u64 limit = max(items, divide(total, LEAST));
+            if (limit < static_cast<u64>(count))
+                count = static_cast<int>(limit - limit % items);
+        }
         count = static_cast<int>(min(static_cast<u64>(count), total));
         index = count - 1 - static_cast<int>(blockIdx.x);
         if (index < 0)
@@ -204,7 +211,7 @@ __device__ __forceinline__ share find_share_alone(const decode_params &p, const 
     s.tiles = count_tiles<T>(p, s.req);
     s.b = own.index;
     u64 mine = s.tiles.total(), before = 0, total = mine;
-    bool alike = row_tiles<T>(p, s.req) == 1;
+    bool alike = T::WGMMA || row_tiles<T>(p, s.req) == 1;
     if (p.batch > 1) {
         if (lane >= p.batch)
             mine = 0;
@@ -256,7 +263,7 @@ __device__ __forceinline__ void find_share(const decode_params &p, share *s, u64
     for (int b = first; b < last; b++) {
         req = clamp_request(p, each == 1 ? own : load_request(p, b));
         const request_tiles here = count_tiles<T>(p, req);
-        alike &= row_tiles<T>(p, req) == 1 && (b == first || (here.heads == tiles.heads && here.each == tiles.each));
+        alike &= (T::WGMMA || row_tiles<T>(p, req) == 1) && (b == first || (here.heads == tiles.heads && here.each == tiles.each));
         tiles = here;
         mine += here.total();
     }

@@ -10,6 +10,8 @@
  *                 pages come through the copy engine.
  * family wide     as tma, for launches of few items, each cut into many pieces: larger tiles, so that fewer
  *                 pieces are to be merged, by more threads.
+ * family wgmma    as tma, on compute capability 9.0 alone, for many query rows: a consumer warpgroup owns 64
+ *                 rows and takes all keys.  KEY_WARPS is 1.
  * family async    compute capability 8.0 and up, at most 99 KB: pages come through cp.async.
  *
  * Sizes, from measurements on the H200: 64 KB in flight per SM reach the memory limit, and more make
@@ -30,6 +32,8 @@
     V(tma,   dtype, 2, 64,  16, 128, 4, 1, 2, 2, 0)         \
     V(tma,   dtype, 2, 64,  32, 128, 4, 2, 3, 1, 0)         \
     V(tma,   dtype, 2, 64,  64, 128, 2, 4, 3, 1, 0)         \
+    V(wgmma, dtype, 2, 64,  64, 128, 1, 4, 2, 2, 0)         \
+    V(wgmma, dtype, 2, 64,  128, 128, 1, 8, 3, 1, 0)        \
     V(async, dtype, 2, 64,  8,  128, 4, 1, 2, 1, 0)         \
     V(async, dtype, 2, 64,  16, 64,  2, 2, 3, 1, 0)
 #define QUIRE_VARIANTS_D128_16(V, dtype)                    \
@@ -38,6 +42,8 @@
     V(tma,   dtype, 2, 128, 16, 64,  4, 1, 2, 2, 0)         \
     V(tma,   dtype, 2, 128, 32, 64,  4, 2, 3, 1, 0)         \
     V(tma,   dtype, 2, 128, 64, 64,  2, 4, 3, 1, 0)         \
+    V(wgmma, dtype, 2, 128, 64, 64,  1, 4, 2, 2, 0)         \
+    V(wgmma, dtype, 2, 128, 128, 128, 1, 8, 2, 1, 0)        \
     V(async, dtype, 2, 128, 8,  64,  4, 1, 2, 1, 0)         \
     V(async, dtype, 2, 128, 16, 32,  2, 2, 3, 1, 0)
 #define QUIRE_VARIANTS_D256_16(V, dtype)                    \
@@ -45,6 +51,8 @@
     V(tma,   dtype, 2, 256, 16, 64,  4, 2, 2, 1, 0)         \
     V(tma,   dtype, 2, 256, 32, 32,  2, 4, 3, 1, 0)         \
     V(tma,   dtype, 2, 256, 64, 32,  1, 4, 2, 1, 0)         \
+    V(wgmma, dtype, 2, 256, 64, 64,  1, 4, 2, 1, 0)         \
+    V(wgmma, dtype, 2, 256, 128, 64, 1, 8, 2, 1, 0)         \
     V(async, dtype, 2, 256, 8,  32,  2, 1, 2, 1, 0)         \
     V(async, dtype, 2, 256, 16, 16,  1, 2, 3, 1, 0)
 #define QUIRE_VARIANTS_D64_8(V, dtype)                      \

@@ -9,13 +9,13 @@
 #include "kernels/variants.h"
 #include "status.h"
 
-enum family { family_tma, family_wide, family_async };
+enum family { family_tma, family_wide, family_wgmma, family_async };
 
 struct variant {
     enum family family;
     quire_dtype dtype;
     int elem_bytes, head_dim, rows;
-    int tile, key_warps, solo_keys, ctas_per_sm, threads;
+    int tile, key_warps, solo_keys, box_panels, ctas_per_sm, threads;
     size_t shared_bytes, slot_bytes;
     const char *image, *kernel;
 };
@@ -25,9 +25,10 @@ struct variant {
 #define DTYPE_fp8e4m3 QUIRE_DTYPE_FP8E4M3
 
 #define ROW(family, dtype, elem, d, rows, tile, keyw, roww, stages, ctas, solo)                        \
-    { family_##family, DTYPE_##dtype, elem, d, rows, tile, keyw, (solo) * (tile) / (keyw), ctas,    \
-      LAYOUT_THREADS(keyw, roww),                                                                  \
-      LAYOUT_TOTAL_BYTES(elem, d, rows, tile, keyw, stages, solo), LAYOUT_SLOT_FLOATS(d, rows) * 4,      \
+    { family_##family, DTYPE_##dtype, elem, d, rows, tile, keyw, (solo) * (tile) / (keyw),          \
+      LAYOUT_BOX_PANELS(LAYOUT_MEETS_##family, elem, d, rows), ctas,                                   \
+      LAYOUT_THREADS(LAYOUT_MEETS_##family, keyw, roww),                                                                  \
+      LAYOUT_TOTAL_BYTES(LAYOUT_MEETS_##family, elem, d, rows, tile, keyw, stages, solo), LAYOUT_SLOT_FLOATS(d, rows) * 4, \
       "decode_" #dtype "_d" #d, "decode_" #family "_" #dtype "_d" #d "_r" #rows },
 
 static const struct variant variants[] = {
@@ -37,6 +38,9 @@ static const struct variant variants[] = {
 };
 
 enum { VARIANTS = sizeof variants / sizeof variants[0] };
+
+/* More rows of a KV head than this go to warpgroups, as measured; the latter where items are few. */
+enum { WGMMA_ABOVE = 16, WGMMA_ABOVE_FEW = 8 };
 
 int policy_variants(void)
 {
@@ -73,12 +77,17 @@ quire_status policy_plan(const struct problem *p, const struct device_limits *d,
                           "device cuda:%d: expected compute capability 8.0 or higher, got %d.%d",
                           (int)p->device.device_id, d->capability / 10, d->capability % 10);
     const struct variant *v = NULL;
-    if (d->capability >= 90 && !d->async_only) {
+    /* Few items: each is cut over four SMs or more, and merging the pieces is what takes time. */
+    const bool few = (int64_t)p->batch * p->kv_heads <= d->sm_count / 4;
+    if (d->kernels >= KERNELS_TMA) {
+        const struct variant *wide = few ? choose(p, family_wide, d->shared_bytes) : NULL;
         v = choose(p, family_tma, d->shared_bytes);
-        /* Few items: each is cut over four SMs or more, and merging the pieces is what takes time. */
-        const struct variant *wide = choose(p, family_wide, d->shared_bytes);
-        if (v && wide && wide->rows == v->rows && (int64_t)p->batch * p->kv_heads <= d->sm_count / 4)
+        if (v && wide && wide->rows == v->rows)
             v = wide;
+    }
+    if (d->kernels >= KERNELS_WGMMA && (int64_t)p->group * p->seq_len_q > (few ? WGMMA_ABOVE_FEW : WGMMA_ABOVE)) {
+        const struct variant *many = choose(p, family_wgmma, d->shared_bytes);
+        v = many ? many : v;
     }
     if (!v)
         v = choose(p, family_async, d->shared_bytes);
@@ -91,10 +100,11 @@ quire_status policy_plan(const struct problem *p, const struct device_limits *d,
         grid = d->max_grid;
     *plan = (struct launch_plan){
         .image = v->image, .kernel = v->kernel, .variant = (int)(v - variants),
-        .grid = grid, .threads = v->threads, .shared_bytes = v->shared_bytes,
+        .rows = v->rows, .grid = grid, .threads = v->threads, .shared_bytes = v->shared_bytes,
         .workspace_bytes = (size_t)grid * v->slot_bytes,
         .uses_tensor_maps = v->family != family_async,
         .box_slots = p->page_size < v->tile ? p->page_size : v->tile,
+        .box_panels = v->box_panels,
         .solo_heads = v->key_warps,
         .solo_box_slots = p->page_size < v->solo_keys ? p->page_size : v->solo_keys,
         .read_once = (int64_t)p->group * p->seq_len_q <= v->rows,
@@ -140,7 +150,8 @@ void policy_params(const struct problem *p, const struct launch_plan *plan, stru
     k->flags = (p->causal ? DECODE_CAUSAL : 0) | (p->packed ? DECODE_PACKED : 0) |
                (p->metadata_stable ? DECODE_METADATA_STABLE : 0) |
                (p->out_dtype == QUIRE_DTYPE_FP8E4M3 ? DECODE_OUT_FP8 : 0) | (plan->read_once ? DECODE_READ_ONCE : 0);
-    k->even_shares = even_shares(plan->grid, (int64_t)p->batch * p->kv_heads);
+    const int64_t row_tiles = ((int64_t)p->group * p->seq_len_q + plan->rows - 1) / plan->rows;
+    k->even_shares = even_shares(plan->grid, (int64_t)p->batch * p->kv_heads * row_tiles);
     const int64_t solo_groups = (p->kv_heads + plan->solo_heads - 1) / plan->solo_heads;
     k->even_solo_shares = even_shares(plan->grid, p->batch * solo_groups);
     const double log2e = 1.44269504088896340736;

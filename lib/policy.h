@@ -6,24 +6,29 @@
 #include "kernels/params.h"
 #include "problem.h"
 
+/* Each has the kernels of those before it too. */
+enum kernel_generation { KERNELS_ASYNC, KERNELS_TMA, KERNELS_WGMMA };
+
 /* What the choice depends on besides the problem; no device is asked. */
 struct device_limits {
     int capability;    /* 90 for compute capability 9.0 */
     int sm_count;
     int shared_bytes;  /* dynamic shared memory that a CTA can opt in to */
     int max_grid;      /* fewer CTAs than the GPU would get, for tests of splitting; 0: no limit */
-    bool async_only;   /* take the cp.async kernels, for tests on a GPU that has better ones */
+    enum kernel_generation kernels; /* the best that the code which runs there holds */
 };
 
 struct launch_plan {
     const char *image;   /* the fatbin: "decode_bf16_d128" */
     const char *kernel;  /* "decode_tma_bf16_d128_r8" */
     int variant;         /* index below policy_variants(), one for each kernel */
+    int rows;            /* query rows of a work item */
     int grid, threads;
     size_t shared_bytes;
     size_t workspace_bytes;
     bool uses_tensor_maps;
-    int box_slots;       /* slots of a page that one copy brings */
+    int box_slots;       /* slots of a page that one copy brings, */
+    int box_panels;      /* and 128-byte panels of them */
     int solo_box_slots;  /* the same for k_solo_map and v_solo_map; 0: the kernel has no use for them */
     int solo_heads;      /* heads of a solo item */
     bool read_once;      /* one work item covers all the rows of a KV head */

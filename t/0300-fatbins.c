@@ -51,6 +51,7 @@ static void test_choice(void)
         is_str(choices[i].name, got.name, "of \"%s\", capability %d runs \"%s\"", choices[i].list,
                choices[i].capability, choices[i].name);
         is_int(choices[i].built_for, got.built_for, "... built for %d", choices[i].built_for);
+        ok(got.exact == (strchr(got.name, 'a') != NULL), "... %s", got.exact ? "and for no other" : "and later ones");
     }
 }
 

@@ -6,7 +6,8 @@
 #include "policy.h"
 #include "tap.h"
 
-static const struct device_limits h200 = { .capability = 90, .sm_count = 132, .shared_bytes = 232448 };
+static const struct device_limits h200 = { .capability = 90, .sm_count = 132, .shared_bytes = 232448,
+                                           .kernels = KERNELS_WGMMA };
 static const struct device_limits ada = { .capability = 89, .sm_count = 128, .shared_bytes = 101376 };
 
 static struct problem problem(quire_dtype dtype, int head_dim, int group, int tokens, int batch)
@@ -30,21 +31,29 @@ static void kernel_of(const struct device_limits *d, struct problem p, const cha
 static void choices(void)
 {
     const quire_dtype bf16 = QUIRE_DTYPE_BF16, fp8 = QUIRE_DTYPE_FP8E4M3;
-    struct device_limits async = h200;
+    struct device_limits async = h200, tma = h200;
 
     kernel_of(&h200, problem(bf16, 128, 4, 1, 32), "decode_tma_bf16_d128_r8");
     kernel_of(&h200, problem(bf16, 128, 4, 1, 1), "decode_wide_bf16_d128_r8");
     kernel_of(&h200, problem(bf16, 128, 8, 1, 32), "decode_tma_bf16_d128_r8");
     kernel_of(&h200, problem(bf16, 128, 9, 1, 32), "decode_tma_bf16_d128_r16");
-    kernel_of(&h200, problem(bf16, 128, 9, 1, 1), "decode_tma_bf16_d128_r16");
-    kernel_of(&h200, problem(bf16, 128, 4, 8, 32), "decode_tma_bf16_d128_r32");
-    kernel_of(&h200, problem(bf16, 128, 4, 9, 32), "decode_tma_bf16_d128_r64");
-    kernel_of(&h200, problem(bf16, 128, 4, 512, 4), "decode_tma_bf16_d128_r64");
+    kernel_of(&h200, problem(bf16, 128, 9, 1, 1), "decode_wgmma_bf16_d128_r64");
+    kernel_of(&h200, problem(bf16, 128, 4, 4, 32), "decode_tma_bf16_d128_r16");
+    kernel_of(&h200, problem(bf16, 128, 4, 4, 4), "decode_wgmma_bf16_d128_r64");
+    kernel_of(&h200, problem(bf16, 128, 17, 1, 32), "decode_wgmma_bf16_d128_r64");
+    kernel_of(&h200, problem(bf16, 128, 4, 16, 32), "decode_wgmma_bf16_d128_r64");
+    kernel_of(&h200, problem(bf16, 128, 4, 17, 32), "decode_wgmma_bf16_d128_r128");
+    kernel_of(&h200, problem(bf16, 128, 4, 512, 4), "decode_wgmma_bf16_d128_r128");
+    kernel_of(&h200, problem(fp8, 128, 4, 512, 4), "decode_tma_fp8e4m3_d128_r64");
+    tma.kernels = KERNELS_TMA;
+    kernel_of(&tma, problem(bf16, 128, 4, 8, 32), "decode_tma_bf16_d128_r32");
+    kernel_of(&tma, problem(bf16, 128, 4, 9, 32), "decode_tma_bf16_d128_r64");
+    kernel_of(&tma, problem(bf16, 128, 4, 512, 4), "decode_tma_bf16_d128_r64");
     kernel_of(&h200, problem(fp8, 64, 1, 1, 64), "decode_tma_fp8e4m3_d64_r8");
-    kernel_of(&h200, problem(QUIRE_DTYPE_FP16, 256, 32, 1, 2), "decode_tma_fp16_d256_r32");
+    kernel_of(&h200, problem(QUIRE_DTYPE_FP16, 256, 32, 1, 2), "decode_wgmma_fp16_d256_r64");
     kernel_of(&ada, problem(bf16, 128, 4, 1, 1), "decode_async_bf16_d128_r8");
     kernel_of(&ada, problem(fp8, 256, 32, 4, 7), "decode_async_fp8e4m3_d256_r16");
-    async.async_only = true;
+    async.kernels = KERNELS_ASYNC;
     kernel_of(&async, problem(bf16, 64, 4, 1, 1), "decode_async_bf16_d64_r8");
 }
 
@@ -52,12 +61,12 @@ static void choices(void)
 static void sizes(void)
 {
     static const quire_dtype dtypes[] = { QUIRE_DTYPE_FP16, QUIRE_DTYPE_BF16, QUIRE_DTYPE_FP8E4M3 };
-    static const int dims[] = { 64, 128, 256 }, tokens[] = { 1, 2, 4, 8, 100 };
+    static const int dims[] = { 64, 128, 256 }, tokens[] = { 1, 2, 4, 8, 16, 100 };
     enum { SM_SHARED = 233472, CTA_RESERVED = 1024 }; /* of compute capability 9.0 */
 
     for (int t = 0; t < 3; t++)
         for (int d = 0; d < 3; d++)
-            for (int q = 0; q < 5; q++)
+            for (int q = 0; q < 6; q++)
                 for (int batch = 1; batch <= 1024; batch *= 32) {
                     struct problem p = problem(dtypes[t], dims[d], 8, tokens[q], batch);
                     struct launch_plan first, other;

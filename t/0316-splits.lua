@@ -17,6 +17,13 @@ local kinds = {
     { kv_lens = { 4000, 100 }, seq_len_q = 2, window_left = 1500 },
     { kv_lens = { 1300, 65, 0, 700 }, q_lens = { 5, 1, 2, 0 }, hq = 24, hkv = 2 },
     { kv_lens = { 1025 }, seq_len_q = 40, hq = 8, hkv = 1, d = 256 },
+    { kv_lens = { 1500, 130 }, seq_len_q = 12, hq = 8, hkv = 2, page = 32, page_stride_pad = 128 },
+    { kv_lens = { 1500, 130, 12 }, seq_len_q = 12, hq = 8, hkv = 2, page = 128, dtype = "fp16", window_left = 200 },
+    { kv_lens = { 1100, 40 }, seq_len_q = 16, hq = 8, hkv = 2, d = 256, page = 64, form = "tuple" },
+    { kv_lens = { 777, 64, 100 }, seq_len_q = 16, hq = 10, hkv = 2, d = 64 },
+    { kv_lens = { 900, 260 }, seq_len_q = 100, hq = 4, hkv = 2, page = 64 },
+    { kv_lens = { 700, 20, 90, 513, 0 }, q_lens = { 130, 1, 4, 0, 7 }, hq = 6, hkv = 2, d = 64, dtype = "fp16" },
+    { kv_lens = { 600, 300 }, q_lens = { 65, 300 }, hq = 4, hkv = 2, window_left = 77, page = 32 },
     { kv_lens = { 600 }, pattern = "ascend", dtype = "fp16" },
     { kv_lens = { 2000 }, pattern = "rescale-mixed" },
 }
@@ -69,8 +76,8 @@ if arg[1] == "child" then
     os.exit(0)
 end
 
-local function run(grid, async)
-    local command = ("QUIRE_TEST_GRID=%d QUIRE_TEST_ASYNC=%d '%s' '%s' child 2>&1"):format(grid, async, arg[-1], arg[0])
+local function run(grid, kernels)
+    local command = ("QUIRE_TEST_GRID=%d QUIRE_TEST_KERNELS=%s '%s' '%s' child 2>&1"):format(grid, kernels, arg[-1], arg[0])
     local pipe = assert(io.popen(command))
     local text = pipe:read "*a"
     pipe:close()
@@ -78,12 +85,12 @@ local function run(grid, async)
     return text, wrong, once == "true", tonumber(count)
 end
 
-for async = 0, 1 do
+for _, kernels in ipairs { "best", "tma", "async" } do
     local unsplit
-    for _, grid in ipairs(async == 0 and { 1, 2, 3, 16, 17, 100, 0 } or { 1, 3, 17, 0 }) do
+    for _, grid in ipairs(kernels == "best" and { 1, 2, 3, 16, 17, 100, 0 } or { 1, 3, 17, 0 }) do
         local name = ("%s%s"):format(grid == 0 and "all CTAs" or ("%d CTA%s"):format(grid, grid == 1 and "" or "s"),
-            async == 1 and ", older kernels" or "")
-        local text, wrong, once, count = run(grid, async)
+            kernels == "best" and "" or ", kernels: " .. kernels)
+        local text, wrong, once, count = run(grid, kernels)
         if not wrong then
             tap.is(text, "a line of results", "%s: runs", name)
         else

@@ -5,7 +5,6 @@
 #endif
 
 #include <ctype.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +13,7 @@
 
 struct arch arch_choose(const char *list, int capability)
 {
-    struct arch best = { "", 0 };
+    struct arch best = { "", 0, false };
     int best_rank = -1;
 
     while (*list) {
@@ -33,6 +32,7 @@ struct arch arch_choose(const char *list, int capability)
         if (rank > best_rank) {
             best_rank = rank;
             best.built_for = built;
+            best.exact = exact;
             snprintf(best.name, sizeof best.name, "%s_%d%s", runs ? "sm" : "compute", built, letter);
         }
         end += strcspn(end, ",");

@@ -3,9 +3,12 @@
 #ifndef QUIRE_CUDA_ARCH_H
 #define QUIRE_CUDA_ARCH_H
 
+#include <stdbool.h>
+
 struct arch {
     char name[16];  /* "sm_90a"; "compute_90" for PTX, which the driver compiles; "" if nothing runs */
     int built_for;  /* compute capability, 90 for 9.0: what the code may use; 0 if nothing runs */
+    bool exact;     /* built for this very GPU ("90a"): the code may use what later ones need not have */
 };
 
 /* Chooses as the driver does. `list` is configure's --with-cuda-arch: entries N, ptxN or N+ptx (both) with commas

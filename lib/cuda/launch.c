@@ -21,19 +21,21 @@
 /* ---- the plan ------------------------------------------------------------------------------------- */
 
 /* For tests, read once in a process: QUIRE_TEST_GRID=N takes at most N CTAs, so that items are split less
- * often, or each in more pieces; QUIRE_TEST_ASYNC=1 takes the kernels of older GPUs. */
+ * often, or each in more pieces; QUIRE_TEST_KERNELS=tma or async takes the kernels of GPUs that have no better
+ * ones. */
 static struct {
     pthread_once_t once;
     int max_grid;
-    bool async_only;
+    enum kernel_generation best;
 } hooks = { .once = PTHREAD_ONCE_INIT };
 
 static void read_hooks(void)
 {
-    const char *grid = getenv("QUIRE_TEST_GRID"), *async = getenv("QUIRE_TEST_ASYNC");
+    const char *grid = getenv("QUIRE_TEST_GRID"), *kernels = getenv("QUIRE_TEST_KERNELS");
 
     hooks.max_grid = grid ? atoi(grid) : 0;
-    hooks.async_only = async && strcmp(async, "1") == 0;
+    hooks.best = !kernels ? KERNELS_WGMMA : strcmp(kernels, "async") == 0 ? KERNELS_ASYNC
+               : strcmp(kernels, "tma") == 0 ? KERNELS_TMA : KERNELS_WGMMA;
 }
 
 static quire_status limits_of(DLDevice of, struct device **device, struct device_limits *limits)
@@ -45,13 +47,16 @@ static quire_status limits_of(DLDevice of, struct device **device, struct device
     if (status != QUIRE_OK)
         return status;
     pthread_once(&hooks.once, read_hooks);
+    /* What was built for an older GPU has no kernels of the newer kind, even where the driver compiles it. */
+    const struct arch *code = &(*device)->code;
+    const enum kernel_generation there = code->built_for < 90                   ? KERNELS_ASYNC
+                                         : code->built_for == 90 && code->exact ? KERNELS_WGMMA : KERNELS_TMA;
     *limits = (struct device_limits){
         .capability = (*device)->capability,
         .sm_count = (*device)->sm_count,
         .shared_bytes = (*device)->shared_per_block,
         .max_grid = hooks.max_grid,
-        /* what was built for an older GPU has no kernels of the newer kind, even where the driver compiles it */
-        .async_only = hooks.async_only || (*device)->code.built_for < 90,
+        .kernels = there < hooks.best ? there : hooks.best,
     };
     return QUIRE_OK;
 }
@@ -121,6 +126,7 @@ static quire_status encode_maps(const struct driver *driver, const struct proble
             .row_bytes = p->head_dim * elem_bytes,
             .elem_bytes = elem_bytes,
             .box_slots = maps[i].box_slots,
+            .box_panels = plan->box_panels,
         };
         if (shape.box_slots > 0)
             status = tensor_map_get(driver, &shape, maps[i].map);

@@ -18,11 +18,11 @@ struct cache_shape {
     int32_t row_bytes;      /* of one slot of one head: 64, or a multiple of 128 */
     int32_t elem_bytes;
     int32_t box_slots;      /* slots of a page that one copy brings */
-    int32_t pad;            /* 0 */
+    int32_t box_panels;     /* and 128-byte panels of them */
 };
 
 /* The map for boxes of box_slots slots of one page and head, cut into panels of 128 bytes that are
- * swizzled in shared memory: coordinates {0, slot, 0, head, page}, or {0, slot / 2, 0, head, page} where two
+ * swizzled in shared memory: coordinates {0, slot, panel, head, page}, or {0, slot / 2, 0, head, page} where two
  * slots of 64 bytes share a panel's row, as the copy engine is slow with rows shorter than 128.
  * Maps are kept in a table that threads share without a lock, as encoding one takes the driver up to a
  * microsecond. DEVICE: the driver does not take the shape. */
