@@ -101,6 +101,16 @@ do -- four requests of 512 tokens
     is(ends, 8, "many tokens: the first and the last of each")
     ok(ascending, "many tokens: in order, none twice")
     is(text_of(sample.pieces(requests_of({ 1 }, 512), 1, "seed")), "0:0-1 0:511-512", "the ends, whatever they cost")
+    local all_parts = true -- of a request as long as the budget allows, each part once
+    for budget = 2, 40 do
+        pieces = sample.pieces({ { tokens = 41, part = 1, cost = 1 } }, budget, "seed")
+        local apart = #pieces == budget and pieces[1].first == 0 and pieces[budget].last == 41
+        for i = 2, #pieces do
+            apart = apart and pieces[i].first >= pieces[i - 1].last
+        end
+        all_parts = all_parts and apart
+    end
+    ok(all_parts, "the dearest has what is left, spread over its tokens")
 end
 
 -- Tokens whose rows the reference takes together come together.

@@ -75,9 +75,6 @@ is(result.requests, 6, "all requests of a short trace")
 works("decode" .. on .. "--batch 2 --trace " .. data .. "blocks.jsonl", "requests +2 of", "the first two requests")
 works("decode" .. on .. "--dtype fp8e4m3 --lens '3000 1'", "fp8e4m3 to fp8e4m3.*result +right\n", "fp8 output")
 
-works("decode --q-heads 16 --kv-heads 16 --head-dim 64 --seq-len-q 960 --mask causal --lens 2000 --device " .. device,
-    "checked +a sample of 48 query tokens in 1 of 1 requests .*result +right\n", "decode of many query tokens")
-
 unusable("decode --trace /nonexistent", "^quire decode: /nonexistent: No such file or directory\n$", "no such trace")
 unusable("decode --batch 0", "%-%-batch: expected an integer of at least 1, got '0'", "no requests")
 unusable("decode --batch ten", "%-%-batch: expected an integer.*got 'ten'", "no number")

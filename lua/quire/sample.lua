@@ -4,7 +4,8 @@
 local tensor = require "quire.tensor"
 local work = require "quire.work"
 
-local REQUEST_SHARE = 1 / 4 -- of the budget, that one request may have of its own
+local REQUEST_SHARE = 1 / 2 -- of the budget, that one request may have of its own
+local MOST_PARTS = 3 -- of a request of which not all is taken; the dearest may have more
 local BAND = 16 -- rows of a KV head that the reference takes together: fewer cost as much
 
 local sample = {}
@@ -25,9 +26,10 @@ local function cost_of(request)
     return math.ceil(request.tokens / request.part) * request.cost
 end
 
--- Puts into `pieces` as much of request b as `room` has place for: all of it, or its first and last tokens and
--- some between (at `where`, 0 to 1), or nothing. Returns what that costs.
-local function take(pieces, b, request, room, where)
+-- Puts into `pieces` as much of request b as `room` has place for: all of it, or the first and the last tokens and,
+-- spread over those between, parts up to `most` in all; or nothing. `where`, 0 to 1, moves the ones between. Returns
+-- what that costs.
+local function take(pieces, b, request, room, most, where)
     local tokens, part, cost = request.tokens, request.part, request.cost
     local function add(first, last)
         pieces[#pieces + 1] = { request = b - 1, first = first, last = last }
@@ -39,20 +41,20 @@ local function take(pieces, b, request, room, where)
         return 0
     end
     add(0, part)
-    local between = tokens - 3 * part
-    if between >= 0 and 3 * cost <= room then
-        local first = part + math.floor(where * (between + 1))
+    local between = math.min(most, math.floor(room / cost)) - 2
+    local each = (tokens - 2 * part) / between -- more than a part, as not all of the request fits
+    for i = 0, between - 1 do
+        local first = part + math.floor(i * each + where * (each - part))
         add(first, first + part)
-        cost = cost * 3 / 2
     end
     add(tokens - part, tokens)
-    return 2 * cost
+    return (between + 2) * cost
 end
 
 -- Of a list of requests (sample.request) the pieces to compare, { request =, first =, last = }: query tokens from
 -- `first` to before `last`, all counted from 0, in ascending order. All of them if they cost no more than the
 -- budget. Else the first and the last tokens of the dearest request, whatever they cost; the cheapest, if it is
--- cheap; and then of others, in an order that depends on the seed, as much as the budget has room for.
+-- cheap; then others, in an order that depends on the seed; and with what is left more of the dearest.
 function sample.pieces(requests, budget, seed)
     local order, total = {}, 0
     for b, request in ipairs(requests) do
@@ -75,20 +77,23 @@ function sample.pieces(requests, budget, seed)
         dearest = cost_of(request) > cost_of(requests[dearest]) and b or dearest
         cheapest = cost_of(request) < cost_of(requests[cheapest]) and b or cheapest
     end
-    local spent, share = 0, budget * REQUEST_SHARE
-    local function visit(b, least)
-        local room = math.max(least, math.min(budget - spent, math.max(share, 2 * requests[b].cost)))
-        spent = spent + take(pieces, b, requests[b], room, math.abs(z[b - 1]) % 1)
+    local share = budget * REQUEST_SHARE
+    local function visit(b, room, most)
+        return take(pieces, b, requests[b], room, most, math.abs(z[b - 1]) % 1)
     end
-    visit(dearest, math.max(share, 2 * requests[dearest].cost))
+    -- kept for the dearest, which comes last
+    local cost = requests[dearest].cost
+    local kept = math.min(cost_of(requests[dearest]), math.max(2 * cost, math.min(MOST_PARTS * cost, share)))
+    local left = budget - kept
     if cheapest ~= dearest then
-        visit(cheapest, share)
+        left = left - visit(cheapest, share, MOST_PARTS)
     end
     for _, b in ipairs(order) do
         if b ~= dearest and b ~= cheapest then
-            visit(b, 0)
+            left = left - visit(b, math.min(left, math.max(share, 2 * requests[b].cost)), MOST_PARTS)
         end
     end
+    visit(dearest, kept + math.max(left, 0), math.huge)
     table.sort(pieces, function(a, b)
         return a.request == b.request and a.first < b.first or a.request < b.request
     end)
