@@ -40,11 +40,17 @@ libinternal_la_SOURCES = \
 libinternal_la_SOURCES += \
 	%D%/cpu/decode.c \
 	%D%/cpu/kernel.h \
+	%D%/cpu/kernel_ahead.h \
 	%D%/cpu/kernel_avx2.c \
 	%D%/cpu/kernel_avx512.c \
 	%D%/cpu/kernel_avx512bf16.c \
 	%D%/cpu/kernel_impl.h \
 	%D%/cpu/kernel_portable.c \
+	%D%/cpu/kernel_query.h \
+	%D%/cpu/kernel_score.h \
+	%D%/cpu/kernel_softmax.h \
+	%D%/cpu/kernel_stage.h \
+	%D%/cpu/kernel_weigh.h \
 	%D%/cpu/plan.c \
 	%D%/cpu/plan.h \
 	%D%/cpu/read.c \

@@ -40,11 +40,11 @@ struct run {
 
 /* ---- workspace ------------------------------------------------------------------------------------ */
 
-/* Per thread: struct run, query, scores, then one partial for each node. */
+/* Per thread: struct run, query, scores, what is converted for many rows, then one partial for each node. */
 struct room {
     int padded;                     /* rows of a head at most */
     int heads;                      /* KV heads of a tile at most */
-    size_t query, scores, partials; /* offsets */
+    size_t query, scores, staged, partials; /* offsets */
     size_t query_floats;            /* of one head */
     size_t partial;                 /* floats of one head's partial */
     size_t bytes;
@@ -85,7 +85,8 @@ static struct room room_of(const struct problem *p)
     room.partial = partial_floats(room.padded, p->head_dim);
     room.query = align64(sizeof(struct run));
     room.scores = room.query + heads * room.query_floats * sizeof(float);
-    room.partials = room.scores + align64((size_t)room.padded * CHUNK_KEYS * sizeof(float));
+    room.staged = room.scores + align64((size_t)room.padded * CHUNK_KEYS * sizeof(float));
+    room.partials = room.staged + (room.padded < 8 ? 0 : STAGED_BYTES);
     room.bytes = room.partials + nodes * heads * room.partial * sizeof(float);
     return room;
 }
@@ -143,6 +144,7 @@ static struct worker worker_make(const struct problem *p, const struct kernel *k
         w.rows[h].scale = fminf(p->bmm1_scale * 1.44269504f, 0x1.fffffep127f);
         w.rows[h].query = (float *)(base + room->query) + (size_t)h * room->query_floats;
         w.rows[h].scores = (float *)(base + room->scores);
+        w.rows[h].staged = base + room->staged;
     }
     return w;
 }
@@ -320,7 +322,8 @@ static void compute_unit(struct worker *w, const struct cursor *at, const struct
     struct extent extent = unit_extent(at);
     struct chunk chunk = {.memory = memory, .begin = extent.begin, .end = extent.end};
 
-    chunk.part_blocks = block_bytes < AHEAD_BYTES ? AHEAD_BYTES / block_bytes : 1;
+    chunk.block_shift = __builtin_ctz((unsigned)block_bytes); /* head sizes are powers of two, too */
+    chunk.part_blocks = chunk.ahead_blocks = block_bytes < AHEAD_BYTES ? AHEAD_BYTES / block_bytes : 1;
     if (list_visible(w, extent.base, chunk.begin, chunk.end)) {
         chunk.row_begin = w->row_begin;
         chunk.row_end = w->row_end;

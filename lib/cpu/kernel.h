@@ -15,10 +15,12 @@
 enum {
     AHEAD_BYTES = 8192, /* how far before its use memory is asked for: what is in use and this fit the L1 cache */
     AHEAD_STREAMS = 4,  /* blocks that are asked for in turn */
+    MAX_HEAD_DIM = 256,
+    STAGED_BYTES = 2 * AHEAD_BYTES, /* K of a part, converted: of half a part if that is more than one block */
     MOST_AHEAD = AHEAD_BYTES / (BLOCK_KEYS * 64) + AHEAD_STREAMS - 1 /* blocks that may be asked for, at most */
 };
 
-/* A tile's rows as a kernel sees them.  Rows are taken 4, 2 or 1 at a time, so `padded` is `rows`, or one
+/* A tile's rows as a kernel sees them.  Rows are taken 8, 4, 2 or 1 at a time, so `padded` is `rows`, or one
  * more where 3 are left over; a padding row is a query of zeros whose result nobody reads. */
 struct rows {
     quire_dtype dtype, out_dtype;
@@ -28,6 +30,7 @@ struct rows {
     bool wide_range;      /* set by load_query: values that the bf16 dot instruction would flush */
     void *query;          /* scratch, 64-byte aligned: padded x head_dim floats */
     float *scores;        /* scratch, likewise: padded x CHUNK_KEYS */
+    void *staged;         /* scratch, likewise: STAGED_BYTES, if there are 8 rows or more */
 };
 
 /* One unit's keys. */
@@ -35,8 +38,10 @@ struct chunk {
     /* BLOCK_KEYS rows of K each, then as many of V, then up to MOST_AHEAD of what comes next */
     const char *const *memory;
     int blocks, memory_blocks;
+    int block_shift;             /* a block is 2^block_shift bytes */
     int part_blocks;             /* K and V are gone over several times, by groups of rows and by tiles of
-                                    dimensions: in parts of so many blocks, about AHEAD_BYTES */
+                                    dimensions: in parts of so many blocks at most, about AHEAD_BYTES */
+    int ahead_blocks;            /* memory is asked for so many blocks before its use */
     int begin, end;              /* keys that any row sees, counted from the first block's */
     /* per row what it sees of them; NULL if every row sees all */
     const int *row_begin, *row_end;

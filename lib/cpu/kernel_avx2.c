@@ -18,6 +18,7 @@
 #define LANES 8
 #define TILE_VECTORS 2
 #define PAIRED_FP16 0
+#define EIGHT_ROWS 0
 #define VEC static inline __attribute__((always_inline))
 
 typedef __m256 vec;

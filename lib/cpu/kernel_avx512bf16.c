@@ -25,6 +25,11 @@ VEC vec_bf16 b_load(const void *p)
     return (vec_bf16)_mm512_loadu_si512(p);
 }
 
+VEC vec_bf16 b_spread(const void *p)
+{
+    return (vec_bf16)v_spread(p);
+}
+
 VEC vec v_dot(vec sum, vec_bf16 a, vec_bf16 b)
 {
     return _mm512_dpbf16_ps(sum, a, b);
@@ -60,6 +65,15 @@ VEC void b_pair_of_fp8(__m512i codes, vec_bf16 *a, vec_bf16 *b)
 VEC void b_pair_fp8(const void *p, vec_bf16 *a, vec_bf16 *b)
 {
     b_pair_of_fp8(_mm512_loadu_si512(p), a, b);
+}
+
+VEC void b_store_fp8(const void *p, uint16_t *to)
+{
+    vec_bf16 a, b;
+
+    b_pair_fp8(p, &a, &b);
+    _mm512_storeu_si512(to, (__m512i)a);
+    _mm512_storeu_si512(to + 2 * LANES, (__m512i)b);
 }
 
 /* Where code i of 64 has to stand for the four vectors below to come out in order: in part l, the bytes

@@ -5,6 +5,7 @@
 #define LANES 16
 #define TILE_VECTORS 4
 #define PAIRED_FP16 0
+#define EIGHT_ROWS 1
 #define VEC static inline __attribute__((always_inline))
 
 typedef __m512 vec;
@@ -59,6 +60,19 @@ VEC vec v_add_parts(vec a, vec b)
 VEC vec v_join(const vec *q)
 {
     return v_add_parts(v_add_parts(q[0], q[1]), v_add_parts(q[2], q[3]));
+}
+
+VEC vec v_pair_sums(vec a, vec b)
+{
+    return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
+}
+
+/* As a double: an integer would come through a general register, which is one of the vector pipes' work. */
+typedef double eight_bytes __attribute__((may_alias, aligned(1)));
+
+VEC vec v_spread(const void *p)
+{
+    return _mm512_castpd_ps(_mm512_set1_pd(*(const eight_bytes *)p));
 }
 
 VEC void v_pair_of_bf16(__m512i u, vec *a, vec *b)

@@ -1,0 +1,156 @@
+/* kernel_query.h - kinds of elements, and the query as the dot products want it
+ *
+ * Included by kernel_impl.h alone.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+
+enum element {
+    ELEMENT_BF16,
+    ELEMENT_FP16,
+    ELEMENT_FP8,
+    ELEMENT_BF16_DOT, /* bf16 and fp8 for the bf16 dot instruction */
+    ELEMENT_FP8_DOT,
+    ELEMENT_FLOAT     /* what staging leaves */
+};
+
+INLINE size_t element_bytes(enum element element)
+{
+    return element == ELEMENT_FP8 || element == ELEMENT_FP8_DOT ? 1 : element == ELEMENT_FLOAT ? 4 : 2;
+}
+
+INLINE bool is_dot(enum element element)
+{
+    return element == ELEMENT_BF16_DOT || element == ELEMENT_FP8_DOT;
+}
+
+/* What the query's elements are, by which the keys are multiplied as `element`. */
+INLINE enum element query_element(enum element element)
+{
+    return is_dot(element) ? ELEMENT_BF16_DOT : ELEMENT_FLOAT;
+}
+
+INLINE void load_pair(enum element element, const char *from, vec *a, vec *b)
+{
+    if (element == ELEMENT_BF16)
+        v_pair_bf16(from, a, b);
+    else if (element == ELEMENT_FP16)
+        v_pair_fp16(from, a, b);
+    else if (element == ELEMENT_FP8)
+        v_pair_fp8(from, a, b);
+    else {
+        *a = v_load((const float *)from);
+        *b = v_load((const float *)from + LANES);
+    }
+}
+
+INLINE void load_tile(enum element element, const char *from, vec *a)
+{
+    if (element == ELEMENT_FP8) {
+        v_tile_fp8(from, a);
+        return;
+    }
+    UNROLL
+    for (int i = 0; i < TILE_VECTORS; i += 2)
+        load_pair(element, from + (size_t)i * LANES * element_bytes(element), &a[i], &a[i + 1]);
+}
+
+/* ---- query ---------------------------------------------------------------------------------------- */
+
+static enum element element_of(quire_dtype dtype)
+{
+    return dtype == QUIRE_DTYPE_BF16 ? ELEMENT_BF16 : dtype == QUIRE_DTYPE_FP16 ? ELEMENT_FP16 : ELEMENT_FP8;
+}
+
+#if BF16_DOT
+/* The dot instruction takes subnormal numbers for zero.  With no subnormal query element, and none so
+ * large that a subnormal key would count, that moves no score by more than 2^-30. */
+static bool has_wide_range(const struct rows *rows, const uint16_t *query)
+{
+    float limit = 0x1p-30f / rows->scale * 0x1p126f / (float)rows->head_dim;
+    uint16_t top = float_bits(limit) >> 16;
+    bool wide = false;
+
+    for (int i = 0; i < rows->head_dim; i++) {
+        uint16_t magnitude = query[i] & 0x7fff;
+
+        wide |= (magnitude > 0 && magnitude < 0x0080) | (magnitude > top && magnitude < 0x7f80);
+    }
+    return wide;
+}
+#endif
+
+/* What the keys are multiplied as. */
+INLINE enum element score_element(const struct rows *rows)
+{
+    enum element element = element_of(rows->dtype);
+
+#if BF16_DOT
+    if (element == ELEMENT_FP8)
+        return ELEMENT_FP8_DOT;
+    if (element == ELEMENT_BF16 && !rows->wide_range)
+        return ELEMENT_BF16_DOT;
+#endif
+    return element;
+}
+
+/* One row as dot_products wants it. */
+static void convert_query(enum element element, size_t d, const char *from, void *to)
+{
+    switch (element) {
+    case ELEMENT_FP8_DOT:
+#if BF16_DOT
+        for (size_t x = 0; x < d; x += 4 * LANES)
+            b_store_fp8(from + x, (uint16_t *)to + x);
+#endif
+        break;
+    case ELEMENT_BF16:
+    case ELEMENT_FP16:
+    case ELEMENT_FP8:
+        for (size_t x = 0; x < d; x += 2 * LANES) {
+            vec a, b;
+
+            load_pair(element, from + x * element_bytes(element), &a, &b);
+            v_store((float *)to + x, a);
+            v_store((float *)to + x + LANES, b);
+        }
+        break;
+    default:
+        memcpy(to, from, d * element_bytes(element));
+        break;
+    }
+}
+
+/* Rows in groups of eight lie piece by piece (EIGHT_ROWS); the others one after the other. */
+static void load_query(struct rows *rows, const void *const *source)
+{
+    size_t d = (size_t)rows->head_dim, bytes;
+    enum element element;
+
+    rows->wide_range = false;
+#if BF16_DOT
+    if (rows->dtype == QUIRE_DTYPE_BF16)
+        for (int r = 0; r < rows->rows && !rows->wide_range; r++)
+            rows->wide_range = has_wide_range(rows, source[r]);
+#endif
+    element = score_element(rows);
+    bytes = d * element_bytes(query_element(element));
+    for (int r = 0; r < rows->padded; r++) {
+        char *to = (char *)rows->query + (size_t)r * bytes;
+#if EIGHT_ROWS
+        float row[MAX_HEAD_DIM];
+        bool in_eight = r < (rows->padded & -8);
+
+        to = in_eight ? (char *)row : to;
+#endif
+        if (r < rows->rows)
+            convert_query(element, d, source[r], to);
+        else
+            memset(to, 0, bytes);
+#if EIGHT_ROWS
+        if (in_eight)
+            for (size_t piece = 0; piece < bytes / PIECE_BYTES; piece++)
+                memcpy((char *)rows->query + (size_t)(r & -8) * bytes + (piece * 8 + (size_t)(r & 7)) * PIECE_BYTES,
+                       to + piece * PIECE_BYTES, PIECE_BYTES);
+#endif
+    }
+}

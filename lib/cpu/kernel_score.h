@@ -1,0 +1,211 @@
+/* kernel_score.h - dot products of queries and keys
+ *
+ * Included by kernel_impl.h alone.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+
+/* The blocks of K that all rows go over before the next ones. */
+INLINE int score_blocks(const struct rows *rows, const struct chunk *chunk)
+{
+#if EIGHT_ROWS
+    if (stages_keys(rows) && chunk->part_blocks > 1) /* what was converted takes more room */
+        return chunk->part_blocks / 2;
+#endif
+    (void)rows;
+    return chunk->part_blocks;
+}
+
+/* nr rows of the query with kn keys: for each pair a vector whose lanes add up to the dot product. */
+INLINE void dot_products(const int nr, const int kn, const enum element element, const size_t d,
+                         const char *keys, const void *query, bool asking, struct ahead *ahead, vec *sums)
+{
+    const size_t bytes = element_bytes(element), stride = d * bytes;
+
+    UNROLL
+    for (int i = 0; i < kn * nr; i++)
+        sums[i] = v_set1(0.0f);
+#if BF16_DOT
+    if (is_dot(element)) {
+        UNROLL
+        for (size_t x = 0; x < d; x += 4 * LANES) {
+            vec_bf16 a[4], b[4];
+
+            UNROLL
+            for (int k = 0; k < kn; k++) {
+                const char *key = keys + (size_t)k * stride + x * bytes;
+
+                if (asking)
+                    UNROLL
+                    for (size_t i = 0; i < 4 * LANES * bytes; i += 64)
+                        ask(ahead);
+                if (element == ELEMENT_FP8_DOT) {
+                    b_pair_fp8(key, &a[k], &b[k]);
+                } else {
+                    a[k] = b_load(key);
+                    b[k] = b_load(key + 4 * LANES);
+                }
+            }
+            UNROLL
+            for (int r = 0; r < nr; r++) {
+                const uint16_t *q = (const uint16_t *)query + (size_t)r * d + x;
+                vec_bf16 qa = b_load(q), qb = b_load(q + 2 * LANES);
+
+                UNROLL
+                for (int k = 0; k < kn; k++)
+                    sums[k * nr + r] = v_dot(v_dot(sums[k * nr + r], a[k], qa), b[k], qb);
+            }
+        }
+        return;
+    }
+#endif
+    for (size_t x = 0; x < d; x += 2 * LANES) {
+        vec a[4], b[4];
+
+        UNROLL
+        for (int k = 0; k < kn; k++) {
+            if (asking && x * bytes % 64 == 0)
+                ask(ahead);
+            load_pair(element, keys + (size_t)k * stride + x * bytes, &a[k], &b[k]);
+        }
+        UNROLL
+        for (int r = 0; r < nr; r++) {
+            const float *q = (const float *)query + (size_t)r * d + x;
+            vec qa = v_load(q), qb = v_load(q + LANES);
+
+            UNROLL
+            for (int k = 0; k < kn; k++)
+                sums[k * nr + r] = v_fma(b[k], qb, v_fma(a[k], qa, sums[k * nr + r]));
+        }
+    }
+}
+
+/* Scores of nr rows from `row` on with keys [begin, end) of a part, for every vector that holds one of a
+ * visible key.  Few keys at a time, and so nearly in the order of memory: of many rows at once the
+ * processor's own prefetching makes less. */
+INLINE void score_rows(const int nr, const enum element element, const size_t d, const struct rows *rows,
+                       int row, const struct chunk *chunk, int begin, int end)
+{
+    const int kn = nr < 4 ? 4 / nr : LANES > 4 ? 2 : 1; /* keys that share a load of the query */
+    const size_t stride = d * element_bytes(element);
+    const char *query = (const char *)rows->query + (size_t)row * d * element_bytes(query_element(element));
+    float *scores = rows->scores + (size_t)row * CHUNK_KEYS;
+    int key = begin & -(LANES / nr);
+    struct turn turn = turn_of(rows, row, MOST_SCORED);
+    int part = begin / BLOCK_KEYS, blocks = score_blocks(rows, chunk);
+
+    while (key < end) {
+        int block = key / BLOCK_KEYS, stop = (block + 1) * BLOCK_KEYS;
+        size_t offset = (size_t)(key % BLOCK_KEYS) * stride;
+        const char *keys = chunk->memory[block] + offset;
+        size_t used = ((size_t)(turn.mine * blocks + block - part) << chunk->block_shift) + offset;
+        struct ahead ahead = look_ahead(chunk, turn, part, used);
+
+        stop = stop < end ? stop : end;
+        for (; key < stop; key += LANES / nr) {
+            bool asking = is_turn(turn, key / (LANES / nr));
+            vec quads[LANES / 4];
+
+            UNROLL
+            for (int q = 0; q < LANES / 4; q += kn * nr / 4, keys += (size_t)kn * stride) {
+                vec sums[8];
+
+                dot_products(nr, kn, element, d, keys, query, asking, &ahead, sums);
+                UNROLL
+                for (int i = 0; i < kn * nr / 4; i++)
+                    quads[q + i] = v_quad(sums + 4 * i);
+            }
+            v_store(scores + key * nr, v_join(quads));
+        }
+    }
+}
+
+/* The bf16 dot instruction leaves so little to do that a loop over a compile-time head size, unrolled, is
+ * 10 % faster; elsewhere it would only be much code. */
+INLINE void score_rows_of(const int nr, const enum element element, const struct rows *rows, int row,
+                          const struct chunk *chunk, int begin, int end)
+{
+    if (!is_dot(element))
+        score_rows(nr, element, (size_t)rows->head_dim, rows, row, chunk, begin, end);
+    else if (rows->head_dim == 64)
+        score_rows(nr, element, 64, rows, row, chunk, begin, end);
+    else if (rows->head_dim == 128)
+        score_rows(nr, element, 128, rows, row, chunk, begin, end);
+    else
+        score_rows(nr, element, 256, rows, row, chunk, begin, end);
+}
+
+
+#if EIGHT_ROWS
+/* The same for one or two groups of eight rows, whole blocks of keys at a time.  A vector of the query holds one
+ * piece of each row, and a piece of a key goes to all of them: so only pairs of lanes have to be added in the
+ * end, and sixteen sums leave no gap in the two pipes that multiply. */
+INLINE void score_eights(const int groups, const enum element element, const size_t d, const struct rows *rows,
+                         int row, const struct chunk *chunk, int begin, int end)
+{
+    enum { SUMS = 16 };
+    const int kn = SUMS / groups;
+    const size_t stride = d * element_bytes(element), bytes = element_bytes(element_of(rows->dtype));
+    const size_t step = 16 * element_bytes(element); /* of a key, in bytes */
+    int part = begin / BLOCK_KEYS;
+    struct turn turn = turn_of(rows, row, MOST_SCORED);
+    int blocks = score_blocks(rows, chunk);
+    int asks = turn.mine >> turn.shift == 0 ? (int)((size_t)kn * 16 * bytes / 64) >> turn.shift : 0; /* in a step */
+
+    for (int key = part * BLOCK_KEYS; key < end; key += kn) {
+        int block = key / BLOCK_KEYS;
+        const char *keys = stages_keys(rows) ? staged_block(element, rows, block, part) : chunk->memory[block];
+        const char *query = (const char *)rows->query + (size_t)row * stride;
+        float *scores = rows->scores + (size_t)row * CHUNK_KEYS + key * 8;
+        vec sums[SUMS];
+
+        size_t used = ((size_t)(turn.mine * blocks + block - part) << chunk->block_shift) + key % BLOCK_KEYS * d * bytes;
+        struct ahead ahead = look_ahead(chunk, turn, part, used);
+
+        keys += (size_t)(key % BLOCK_KEYS) * stride;
+        UNROLL
+        for (int i = 0; i < SUMS; i++)
+            sums[i] = v_set1(0.0f);
+        for (size_t x = 0; x < stride; x += step) {
+            for (int i = 0; i < asks; i++)
+                ask(&ahead);
+            UNROLL
+            for (size_t y = 0; y < step; y += PIECE_BYTES, keys += PIECE_BYTES, query += 8 * PIECE_BYTES) {
+                UNROLL
+                for (int k = 0; k < kn; k++) {
+                    UNROLL
+                    for (int g = 0; g < groups; g++) {
+                        const char *piece = keys + (size_t)k * stride, *q = query + (size_t)g * 8 * stride;
+                        vec *sum = &sums[k * groups + g];
+
+#if BF16_DOT
+                        if (element == ELEMENT_BF16_DOT) {
+                            *sum = v_dot(*sum, b_spread(piece), b_load(q));
+                            continue;
+                        }
+#endif
+                        *sum = v_fma(v_spread(piece), v_load((const float *)q), *sum);
+                    }
+                }
+            }
+        }
+        UNROLL
+        for (int k = 0; k < kn; k += 2) {
+            UNROLL
+            for (int g = 0; g < groups; g++)
+                v_store(scores + g * 8 * CHUNK_KEYS + k * 8,
+                        v_pair_sums(sums[k * groups + g], sums[(k + 1) * groups + g]));
+        }
+    }
+}
+
+INLINE void score_eights_of(const int groups, const enum element element, const struct rows *rows, int row,
+                            const struct chunk *chunk, int begin, int end)
+{
+    if (rows->head_dim == 64)
+        score_eights(groups, element, 64, rows, row, chunk, begin, end);
+    else if (rows->head_dim == 128)
+        score_eights(groups, element, 128, rows, row, chunk, begin, end);
+    else
+        score_eights(groups, element, 256, rows, row, chunk, begin, end);
+}
+#endif

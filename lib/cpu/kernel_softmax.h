@@ -1,0 +1,131 @@
+/* kernel_softmax.h - maxima of scores, and the weights that scores become
+ *
+ * Included by kernel_impl.h alone.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+
+/* 2^x for x up to 1, to a unit in the last place; 1 at 0; 0 below -126; NaN for NaN. */
+INLINE vec v_exp2(vec x)
+{
+    vec n = v_round(x), f = v_sub(x, n), y = v_set1(0x1.4413896d0f1d1p-13f);
+
+    y = v_fma(y, f, v_set1(0x1.5f089016280d7p-10f));
+    y = v_fma(y, f, v_set1(0x1.3b2a5304529c7p-7f));
+    y = v_fma(y, f, v_set1(0x1.c6af6cdbbdd09p-5f));
+    y = v_fma(y, f, v_set1(0x1.ebfbe00e63ba0p-3f));
+    y = v_fma(y, f, v_set1(0x1.62e4302fc626ep-1f));
+    y = v_fma(y, f, v_set1(1.0f));
+    return v_ldexp(y, n, x);
+}
+
+/* Where the scores of nr rows with key `key` begin, and from there the place of row `row`: of four and fewer rows
+ * next to each other; of eight in pairs, after each pair that of the next key. */
+INLINE int place_of(const int nr, int key)
+{
+    return nr == 8 ? key / 2 * 16 + key % 2 * 2 : key * nr;
+}
+
+INLINE int place_of_row(const int nr, int row)
+{
+    return nr == 8 ? row / 2 * 4 + row % 2 : row;
+}
+
+/* Keys that a row does not see, in the groups of which score_rows computed some: score -Inf. */
+INLINE void hide_keys(const int nr, const struct rows *rows, int row, const struct chunk *chunk)
+{
+    const int kn = LANES / nr;
+    int first = chunk->begin & -kn, last = (chunk->end + kn - 1) & -kn;
+    float *scores = rows->scores + (size_t)row * CHUNK_KEYS;
+
+    for (int r = 0; r < nr; r++) {
+        bool own = chunk->row_begin != NULL && row + r < rows->rows;
+        int begin = own ? chunk->row_begin[row + r] : chunk->begin;
+        int end = own ? chunk->row_end[row + r] : chunk->end;
+
+        for (int key = first; key < begin; key++)
+            scores[place_of(nr, key) + place_of_row(nr, r)] = -INFINITY;
+        for (int key = end; key < last; key++)
+            scores[place_of(nr, key) + place_of_row(nr, r)] = -INFINITY;
+    }
+}
+
+/* Over the keys of a vector. */
+INLINE vec max_of_keys(const int nr, vec a)
+{
+    if (nr == 8)
+        return v_max(a, v_swap(a, 2));
+    UNROLL
+    for (int n = nr; n < LANES; n *= 2)
+        a = v_max(a, v_swap(a, n));
+    return a;
+}
+
+INLINE vec sum_of_keys(const int nr, vec a)
+{
+    if (nr == 8)
+        return v_add(a, v_swap(a, 2));
+    UNROLL
+    for (int n = nr; n < LANES; n *= 2)
+        a = v_add(a, v_swap(a, n));
+    return a;
+}
+
+/* The maximum passes over NaN, whose weight will be NaN all the same.  Four maxima side by side, for the sake of
+ * the instruction's latency. */
+INLINE void max_of_rows(const int nr, const struct rows *rows, int row, const struct chunk *chunk, float *partial)
+{
+    int i = (chunk->begin & -(LANES / nr)) * nr, end = chunk->end * nr;
+    const float *scores = rows->scores + (size_t)row * CHUNK_KEYS;
+    float lanes[LANES];
+    vec max[4];
+
+    UNROLL
+    for (int k = 0; k < 4; k++)
+        max[k] = v_set1(-INFINITY);
+    for (; i + 3 * LANES < end; i += 4 * LANES) {
+        UNROLL
+        for (int k = 0; k < 4; k++)
+            max[k] = v_max(v_load(scores + i + k * LANES), max[k]);
+    }
+    for (; i < end; i += LANES)
+        max[0] = v_max(v_load(scores + i), max[0]);
+    max[0] = v_max(v_max(max[0], max[1]), v_max(max[2], max[3]));
+    v_store(lanes, max_of_keys(nr, max[0]));
+    for (int r = 0; r < nr; r++)
+        partial_max(partial, rows)[row + r] = lanes[place_of_row(nr, r)];
+}
+
+/* After all scores of a chunk. */
+INLINE void end_scores_of(const int nr, const struct rows *rows, int row, const struct chunk *chunk, float *partial)
+{
+    hide_keys(nr, rows, row, chunk);
+    max_of_rows(nr, rows, row, chunk, partial);
+}
+
+/* Scores of keys [begin, end) become weights, and are added to the rows' sums.  A row of nothing but -Inf
+ * has weights of 0. */
+INLINE void weights_of_rows(const int nr, const struct rows *rows, int row, const struct chunk *chunk, int begin,
+                            int end, float *partial)
+{
+    float *scores = rows->scores + (size_t)row * CHUNK_KEYS, *sums = partial_sum(partial, rows) + row;
+    const float *bases = partial_max(partial, rows) + row;
+    float lanes[LANES];
+    vec scale = v_set1(rows->scale), sum = v_set1(0.0f), base;
+
+    for (int key = 0; key < LANES / nr; key++)
+        for (int r = 0; r < nr; r++)
+            lanes[place_of(nr, key) + place_of_row(nr, r)] = bases[r];
+    base = v_or_zero(v_load(lanes));
+    for (int i = (begin & -(LANES / nr)) * nr; i < end * nr; i += LANES) {
+        vec weight = v_exp2(v_mul(v_sub(v_load(scores + i), base), scale));
+
+        sum = v_add(sum, weight);
+        v_store(scores + i, weight);
+    }
+    v_store(lanes, sum_of_keys(nr, sum));
+    for (int r = 0; r < nr; r++) {
+        float lane = lanes[place_of_row(nr, r)];
+
+        sums[r] = begin == chunk->begin ? lane : sums[r] + lane;
+    }
+}
