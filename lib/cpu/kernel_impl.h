@@ -44,7 +44,8 @@
 
 enum {
     PIECE_BYTES = 8, /* of a row of the query, in a group of eight: a vector holds a piece of each */
-    MOST_SCORED = EIGHT_ROWS ? 16 : 4 /* rows at a time */
+    MOST_SCORED = EIGHT_ROWS ? 16 : 4, /* rows at a time */
+    MOST_SUMS = 4 * TILE_VECTORS       /* vectors of sums, of V */
 };
 
 #include "cpu/kernel_query.h"
