@@ -44,6 +44,7 @@ static void check_against_reference(void)
     static const int32_t lens[] = {1, 300, 0, 17, 531};
     static const struct { int32_t q_heads, kv_heads, seq_len_q; } rows[] = {
         {1, 1, 1}, {6, 3, 1}, {9, 3, 1}, {8, 2, 1}, {5, 1, 1}, {14, 2, 1}, {32, 1, 1}, {8, 4, 3}, {6, 1, 7},
+        {13, 1, 1}, {22, 1, 1}, {3, 1, 9},
     };
     int cases = 0;
 
@@ -125,10 +126,10 @@ static void check_codes(int head_dim, int group)
 }
 
 /* bf16 numbers of which a product counts although one factor is subnormal: no kernel may take it for 0. */
-static void check_subnormal(void)
+static void check_subnormal(int rows)
 {
     static const int32_t two_keys[] = {2};
-    struct fixture_shape shape = {.batch = 1, .seq_len_q = 1, .q_heads = 2, .kv_heads = 1, .head_dim = 128,
+    struct fixture_shape shape = {.batch = 1, .seq_len_q = 1, .q_heads = rows, .kv_heads = 1, .head_dim = 128,
                                   .page_size = 16, .seq_lens = two_keys, .dtype = BF16, .out_dtype = BF16,
                                   .pair = true};
     struct fixture *f = fixture_new(&shape);
@@ -137,17 +138,20 @@ static void check_subnormal(void)
     double product = ldexp(1, 126) * ldexp(1, -127);
 
     memset(k, 0, 2 * 128 * sizeof *k);
-    memset(q, 0, 2 * 128 * sizeof *q);
-    q[5] = 0x7e80;       /* 2^126 */
-    k[5] = 0x0040;       /* 2^-127: subnormal */
-    q[128 + 7] = 0x0040; /* the same in the second row, with the parts changed */
-    k[7] = 0x7e80;
+    memset(q, 0, (size_t)rows * 128 * sizeof *q);
+    k[5] = 0x0040; /* 2^-127: subnormal */
+    k[7] = 0x7e80; /* 2^126 */
+    for (int r = 0; r < rows; r += 2) {
+        q[r * 128 + 5] = 0x7e80;
+        q[(r + 1) * 128 + 7] = 0x0040; /* in the second row with the parts changed */
+    }
     f->args.bmm1_scale = 1;
     CHECK(quire_decode(&f->args, NULL) == QUIRE_OK, "subnormal: %s", quire_last_error());
-    for (int r = 0; r < 2; r++) {
+    for (int r = 0; r < rows; r++) {
         double right = log(exp(product) + 1), got = ((float *)f->lse.t.data)[r];
 
-        CHECK(fabs(got - right) < 1e-5, "row %d with subnormal numbers: wanted LSE %g, got %g", r, right, got);
+        CHECK(fabs(got - right) < 1e-5, "row %d of %d with subnormal numbers: wanted LSE %g, got %g", r, rows, right,
+              got);
     }
     fixture_free(f);
 }
@@ -176,9 +180,10 @@ static int run_kernel(const char *name)
     CHECK(strcmp(info.kernels, name) == 0, "asked for %s, got %s", name, info.kernels);
     check_against_reference();
     for (int d = 64; d <= 256; d *= 2)
-        for (int group = 1; group <= 4; group *= 2)
+        for (int group = 1; group <= 16; group *= 2)
             check_codes(d, group);
-    check_subnormal();
+    for (int rows = 2; rows <= 32; rows *= 2)
+        check_subnormal(rows);
     return wrong < NOT_OFFERED ? wrong : NOT_OFFERED - 1;
 }
 

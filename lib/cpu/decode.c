@@ -86,7 +86,7 @@ static struct room room_of(const struct problem *p)
     room.query = align64(sizeof(struct run));
     room.scores = room.query + heads * room.query_floats * sizeof(float);
     room.staged = room.scores + align64((size_t)room.padded * CHUNK_KEYS * sizeof(float));
-    room.partials = room.staged + (room.padded < 8 ? 0 : STAGED_BYTES);
+    room.partials = room.staged + (room.padded < 16 ? 0 : STAGED_BYTES);
     room.bytes = room.partials + nodes * heads * room.partial * sizeof(float);
     return room;
 }

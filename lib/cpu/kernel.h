@@ -30,7 +30,7 @@ struct rows {
     bool wide_range;      /* set by load_query: values that the bf16 dot instruction would flush */
     void *query;          /* scratch, 64-byte aligned: padded x head_dim floats */
     float *scores;        /* scratch, likewise: padded x CHUNK_KEYS */
-    void *staged;         /* scratch, likewise: STAGED_BYTES, if there are 8 rows or more */
+    void *staged;         /* scratch, likewise: STAGED_BYTES, if there are 16 rows or more */
 };
 
 /* One unit's keys. */

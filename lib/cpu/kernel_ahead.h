@@ -17,17 +17,13 @@ struct turn {
     int mine, shift; /* 2^shift: the largest power of two up to the groups; a group beyond has no turn */
 };
 
-/* In groups of up to `most` rows. */
-static struct turn turn_of(const struct rows *rows, int row, int most)
+/* The first rows are in groups of `group`. */
+static struct turn turn_of(const struct rows *rows, int row, int group)
 {
-    int group = 4;
-    struct turn turn = {0, 0};
+    struct turn turn = {row / group, 0};
 
-    while (group * 2 <= most && group * 2 <= rows->padded)
-        group *= 2;
     while (group << (turn.shift + 1) <= rows->padded)
         turn.shift++;
-    turn.mine = row / group;
     return turn;
 }
 

@@ -44,8 +44,7 @@
 
 enum {
     PIECE_BYTES = 8, /* of a row of the query, in a group of eight: a vector holds a piece of each */
-    MOST_SCORED = EIGHT_ROWS ? 16 : 4, /* rows at a time */
-    MOST_SUMS = 4 * TILE_VECTORS       /* vectors of sums, of V */
+    MOST_SUMS = 4 * TILE_VECTORS /* vectors of sums, of V */
 };
 
 #include "cpu/kernel_query.h"
@@ -123,11 +122,13 @@ static void score_part(const struct rows *rows, const struct chunk *chunk, int b
     int row = 0;
 
 #if EIGHT_ROWS
+    const int eights = rows_in_eights(rows);
+
     if (stages_keys(rows))
         stage_keys(rows, chunk, begin, end);
-    for (; row + 16 <= rows->padded; row += 16)
+    for (; row + 16 <= eights; row += 16)
         score_16(rows, row, chunk, begin, end);
-    for (; row + 8 <= rows->padded; row += 8)
+    for (; row + 8 <= eights; row += 8)
         score_8(rows, row, chunk, begin, end);
 #endif
     for (; row + 4 <= rows->padded; row += 4)
@@ -143,7 +144,9 @@ static void end_scores(const struct rows *rows, const struct chunk *chunk, float
     int row = 0;
 
 #if EIGHT_ROWS
-    for (; row + 8 <= rows->padded; row += 8)
+    const int eights = rows_in_eights(rows);
+
+    for (; row + 8 <= eights; row += 8)
         end_scores_of(8, rows, row, chunk, partial);
 #endif
     for (; row + 4 <= rows->padded; row += 4)
@@ -159,7 +162,9 @@ static void weigh_part(const struct rows *rows, const struct chunk *chunk, int b
     int row = 0;
 
 #if EIGHT_ROWS
-    for (; row + 8 <= rows->padded; row += 8)
+    const int eights = rows_in_eights(rows);
+
+    for (; row + 8 <= eights; row += 8)
         weigh_8(rows, row, chunk, begin, end, partial);
 #endif
     for (; row + 4 <= rows->padded; row += 4)

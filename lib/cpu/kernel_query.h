@@ -93,6 +93,25 @@ INLINE enum element score_element(const struct rows *rows)
     return element;
 }
 
+#if EIGHT_ROWS
+/* Only bf16 is multiplied as it is (kernel_stage.h): what has to be converted first pays off from 16 rows on. */
+static bool stages_keys(const struct rows *rows)
+{
+    return rows->padded >= 16 && score_element(rows) != ELEMENT_BF16_DOT;
+}
+#endif
+
+/* How many rows are in groups of eight, which come first. */
+static int rows_in_eights(const struct rows *rows)
+{
+#if EIGHT_ROWS
+    return stages_keys(rows) || score_element(rows) == ELEMENT_BF16_DOT ? rows->padded & -8 : 0;
+#else
+    (void)rows;
+    return 0;
+#endif
+}
+
 /* One row as dot_products wants it. */
 static void convert_query(enum element element, size_t d, const char *from, void *to)
 {
@@ -125,6 +144,7 @@ static void load_query(struct rows *rows, const void *const *source)
 {
     size_t d = (size_t)rows->head_dim, bytes;
     enum element element;
+    int eights;
 
     rows->wide_range = false;
 #if BF16_DOT
@@ -133,24 +153,20 @@ static void load_query(struct rows *rows, const void *const *source)
             rows->wide_range = has_wide_range(rows, source[r]);
 #endif
     element = score_element(rows);
+    eights = rows_in_eights(rows);
     bytes = d * element_bytes(query_element(element));
     for (int r = 0; r < rows->padded; r++) {
         char *to = (char *)rows->query + (size_t)r * bytes;
-#if EIGHT_ROWS
         float row[MAX_HEAD_DIM];
-        bool in_eight = r < (rows->padded & -8);
 
-        to = in_eight ? (char *)row : to;
-#endif
+        to = r < eights ? (char *)row : to;
         if (r < rows->rows)
             convert_query(element, d, source[r], to);
         else
             memset(to, 0, bytes);
-#if EIGHT_ROWS
-        if (in_eight)
+        if (r < eights)
             for (size_t piece = 0; piece < bytes / PIECE_BYTES; piece++)
                 memcpy((char *)rows->query + (size_t)(r & -8) * bytes + (piece * 8 + (size_t)(r & 7)) * PIECE_BYTES,
                        to + piece * PIECE_BYTES, PIECE_BYTES);
-#endif
     }
 }

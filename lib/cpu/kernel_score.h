@@ -15,6 +15,14 @@ INLINE int score_blocks(const struct rows *rows, const struct chunk *chunk)
     return chunk->part_blocks;
 }
 
+/* Rows whose scores are computed together, at most. */
+INLINE int widest_group(const struct rows *rows)
+{
+    int eights = rows_in_eights(rows);
+
+    return eights >= 16 ? 16 : eights > 0 ? 8 : 4;
+}
+
 /* nr rows of the query with kn keys: for each pair a vector whose lanes add up to the dot product. */
 INLINE void dot_products(const int nr, const int kn, const enum element element, const size_t d,
                          const char *keys, const void *query, bool asking, struct ahead *ahead, vec *sums)
@@ -90,7 +98,7 @@ INLINE void score_rows(const int nr, const enum element element, const size_t d,
     const char *query = (const char *)rows->query + (size_t)row * d * element_bytes(query_element(element));
     float *scores = rows->scores + (size_t)row * CHUNK_KEYS;
     int key = begin & -(LANES / nr);
-    struct turn turn = turn_of(rows, row, MOST_SCORED);
+    struct turn turn = turn_of(rows, row, widest_group(rows));
     int part = begin / BLOCK_KEYS, blocks = score_blocks(rows, chunk);
 
     while (key < end) {
@@ -147,7 +155,7 @@ INLINE void score_eights(const int groups, const enum element element, const siz
     const size_t stride = d * element_bytes(element), bytes = element_bytes(element_of(rows->dtype));
     const size_t step = 16 * element_bytes(element); /* of a key, in bytes */
     int part = begin / BLOCK_KEYS;
-    struct turn turn = turn_of(rows, row, MOST_SCORED);
+    struct turn turn = turn_of(rows, row, widest_group(rows));
     int blocks = score_blocks(rows, chunk);
     int asks = turn.mine >> turn.shift == 0 ? (int)((size_t)kn * 16 * bytes / 64) >> turn.shift : 0; /* in a step */
 

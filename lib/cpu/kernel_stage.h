@@ -12,11 +12,6 @@ INLINE enum element staged_element(const struct rows *rows)
     return is_dot(score_element(rows)) ? ELEMENT_BF16_DOT : ELEMENT_FLOAT;
 }
 
-static bool stages_keys(const struct rows *rows)
-{
-    return rows->padded >= 8 && score_element(rows) != ELEMENT_BF16_DOT;
-}
-
 /* Where a block of the part that begins with block `part` is, its elements being `element`. */
 INLINE const char *staged_block(const enum element element, const struct rows *rows, int block, int part)
 {
