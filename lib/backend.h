@@ -34,7 +34,7 @@ struct blocks {
 quire_status cpu_read_blocks(const struct blocks *b);
 quire_status cuda_read_blocks(const struct blocks *b, void *stream);
 
-/* lib/cpu/reference.c; CPU problems only, metadata checked. */
+/* lib/cpu/reference.c, verdict.c; CPU problems only, metadata checked. */
 quire_status reference_decode(const struct problem *p, const struct reference_out *to);
 quire_status reference_verify(const struct problem *p, quire_verdict *verdict);
 

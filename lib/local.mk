@@ -45,6 +45,7 @@ libinternal_la_SOURCES += \
 	%D%/cpu/kernel_avx512.c \
 	%D%/cpu/kernel_avx512bf16.c \
 	%D%/cpu/kernel_impl.h \
+	%D%/cpu/kernel_neon.c \
 	%D%/cpu/kernel_portable.c \
 	%D%/cpu/kernel_query.h \
 	%D%/cpu/kernel_score.h \
@@ -55,10 +56,12 @@ libinternal_la_SOURCES += \
 	%D%/cpu/plan.h \
 	%D%/cpu/read.c \
 	%D%/cpu/reference.c \
+	%D%/cpu/reference.h \
 	%D%/cpu/round.h \
 	%D%/cpu/select.c \
 	%D%/cpu/select.h \
-	%D%/cpu/vec_avx512.h
+	%D%/cpu/vec_avx512.h \
+	%D%/cpu/verdict.c
 
 # CUDA: the driver side in C, and the kernels of kernels/local.mk.
 if HAVE_CUDA

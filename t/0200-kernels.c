@@ -201,10 +201,10 @@ static int status_of(const char *name)
 
 int main(void)
 {
-    static const char *const names[] = {"portable", "avx2", "avx512", "avx512bf16"};
+    static const char *const names[] = {"portable", "avx2", "avx512", "avx512bf16", "neon"};
 
-    plan(5);
-    for (int i = 0; i < 4; i++) {
+    plan(6);
+    for (int i = 0; i < 5; i++) {
         int status;
 
         fflush(stdout);

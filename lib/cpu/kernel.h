@@ -88,5 +88,8 @@ extern const struct kernel kernel_portable;
 #ifdef __x86_64__
 extern const struct kernel kernel_avx2, kernel_avx512, kernel_avx512bf16;
 #endif
+#if defined __aarch64__ && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+extern const struct kernel kernel_neon;
+#endif
 
 #endif

@@ -1,4 +1,4 @@
-/* kernel_portable.c - vectors of 4 floats in the compiler's own terms: SSE2, NEON, or what there is
+/* kernel_portable.c - vectors of 4 floats in the compiler's own terms: SSE2, or what there is
  * SPDX-License-Identifier: Apache-2.0 */
 #ifdef HAVE_CONFIG_H
 #include <config.h>

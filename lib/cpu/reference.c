@@ -1,4 +1,4 @@
-/* reference.c - the same function in plain float64, and how far a result is from it
+/* reference.c - the same function in plain float64
  *
  * Shares no arithmetic with the decode: own conversions, the softmax over all scores at once, no chunks.
  *
@@ -7,34 +7,25 @@
 #include <config.h>
 #endif
 
-#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend.h"
+#include "cpu/reference.h"
 #include "dtype.h"
 #include "status.h"
 
 /* ---- element types -------------------------------------------------------------------------------- */
 
-struct format {
-    int mantissa_bits, exponent_bits, bias;
-    double max;         /* largest finite value */
-    double overflow;    /* from here on rounding to nearest leaves the finite values */
-    double tiny;        /* smallest normal */
-    bool saturates;     /* no Inf; NaN is all ones */
-};
-
-static const struct format formats[] = {
+const struct format reference_formats[] = {
     [QUIRE_DTYPE_FP16] = {10, 5, 15, 65504.0, 65520.0, 0x1p-14, false},
     [QUIRE_DTYPE_BF16] = {7, 8, 127, 0x1.fep127, 0x1.ffp127, 0x1p-126, false},
     [QUIRE_DTYPE_FP8E4M3] = {3, 4, 7, 448.0, 464.0, 0x1p-6, true},
 };
 
-static double element_value(quire_dtype dtype, const void *from, int64_t i)
+double reference_element(quire_dtype dtype, const void *from, int64_t i)
 {
-    const struct format *f = &formats[dtype];
+    const struct format *f = &reference_formats[dtype];
     uint32_t u = dtype == QUIRE_DTYPE_FP8E4M3 ? ((const uint8_t *)from)[i] : ((const uint16_t *)from)[i];
     int top = (1 << f->exponent_bits) - 1, exponent = (int)(u >> f->mantissa_bits) & top;
     uint32_t ones = (1u << f->mantissa_bits) - 1, mantissa = u & ones;
@@ -56,7 +47,7 @@ static double element_value(quire_dtype dtype, const void *from, int64_t i)
 /* To nearest even, once. */
 static uint32_t element_code(quire_dtype dtype, double x)
 {
-    const struct format *f = &formats[dtype];
+    const struct format *f = &reference_formats[dtype];
     uint32_t ones = (1u << f->mantissa_bits) - 1, top = (1u << f->exponent_bits) - 1;
     uint32_t sign = signbit(x) ? 1u << (f->mantissa_bits + f->exponent_bits) : 0;
     double magnitude = fabs(x), steps;
@@ -88,31 +79,14 @@ static void store_element(quire_dtype dtype, void *to, int64_t i, double x)
 
 /* ---- one band of rows ----------------------------------------------------------------------------- */
 
-/* Up to BAND rows of a request and KV head are computed together, to convert each K and V once for all. */
-enum { BAND = 16, MAX_DIM = 256 };
-
-struct band {
-    int32_t request, kv_head, first_row, rows; /* row = token * group + head within the group */
-    int32_t tokens, length;
-    int64_t first_token;
-    int32_t begin[BAND], end[BAND];  /* keys each row sees */
-    int32_t key_begin, key_end;      /* keys that any row sees */
-    double query[MAX_DIM][BAND];
-    double out[MAX_DIM][BAND];       /* the result */
-    double spread[MAX_DIM][BAND];    /* bmm2_scale * sum_j p_j |v_j| */
-    double lse[BAND];
-    double *scores;                  /* [max keys][BAND], of this band's thread */
-};
-
-/* Where the band's row r is in query, out and lse. */
-static int64_t row_place(const struct problem *p, const struct band *b, int r)
+int64_t band_row_place(const struct problem *p, const struct band *b, int r)
 {
     int32_t row = b->first_row + r;
 
     return (b->first_token + row / p->group) * p->q_heads + (int64_t)b->kv_head * p->group + row % p->group;
 }
 
-static const void *key_row(const struct problem *p, const struct band *b, const void *cache, int64_t page_stride,
+const void *band_key(const struct problem *p, const struct band *b, const void *cache, int64_t page_stride,
                            int32_t key)
 {
     int64_t page = p->indices[p->indptr[b->request] + key / p->page_size];
@@ -121,7 +95,7 @@ static const void *key_row(const struct problem *p, const struct band *b, const 
     return (const char *)cache + page * page_stride + row * p->head_dim * dtype_bytes(p->dtype);
 }
 
-static void find_visible(const struct problem *p, struct band *b)
+void band_find_visible(const struct problem *p, struct band *b)
 {
     b->key_begin = b->length;
     b->key_end = 0;
@@ -142,21 +116,16 @@ static void find_visible(const struct problem *p, struct band *b)
     }
 }
 
-static bool sees(const struct band *b, int r, int32_t key)
-{
-    return key >= b->begin[r] && key < b->end[r];
-}
-
 static void compute_scores(const struct problem *p, struct band *b)
 {
     for (int32_t key = b->key_begin; key < b->key_end; key++) {
-        const void *k = key_row(p, b, p->k, p->k_page_stride, key);
+        const void *k = band_key(p, b, p->k, p->k_page_stride, key);
         double *score = b->scores + (int64_t)(key - b->key_begin) * BAND;
 
         for (int r = 0; r < BAND; r++)
             score[r] = 0;
         for (int x = 0; x < p->head_dim; x++) {
-            double value = element_value(p->dtype, k, x);
+            double value = reference_element(p->dtype, k, x);
 
             for (int r = 0; r < BAND; r++)
                 score[r] += b->query[x][r] * value;
@@ -177,7 +146,7 @@ static void softmax(struct band *b)
         for (int32_t j = 0; j < keys; j++) {
             double *score = &b->scores[(int64_t)j * BAND + r];
 
-            if (r < b->rows && sees(b, r, b->key_begin + j)) {
+            if (r < b->rows && band_sees(b, r, b->key_begin + j)) {
                 if (*score > max)
                     max = *score;
             } else {
@@ -203,11 +172,11 @@ static void weigh_values(const struct problem *p, struct band *b)
     memset(b->out, 0, sizeof b->out);
     memset(b->spread, 0, sizeof b->spread);
     for (int32_t key = b->key_begin; key < b->key_end; key++) {
-        const void *v = key_row(p, b, p->v, p->v_page_stride, key);
+        const void *v = band_key(p, b, p->v, p->v_page_stride, key);
         const double *weight = b->scores + (int64_t)(key - b->key_begin) * BAND;
 
         for (int x = 0; x < p->head_dim; x++) {
-            double value = element_value(p->dtype, v, x), size = fabs(value);
+            double value = reference_element(p->dtype, v, x), size = fabs(value);
 
             if (isfinite(value)) {
                 for (int r = 0; r < BAND; r++) {
@@ -217,7 +186,7 @@ static void weigh_values(const struct problem *p, struct band *b)
                 continue;
             }
             for (int r = 0; r < b->rows; r++) {
-                if (sees(b, r, key)) {
+                if (band_sees(b, r, key)) {
                     b->out[x][r] += weight[r] * value;
                     b->spread[x][r] += weight[r] * size;
                 }
@@ -241,19 +210,16 @@ static void weigh_values(const struct problem *p, struct band *b)
 
 static void compute_band(const struct problem *p, struct band *b)
 {
-    find_visible(p, b);
+    band_find_visible(p, b);
     for (int r = 0; r < BAND; r++)
         for (int x = 0; x < p->head_dim; x++)
-            b->query[x][r] = r < b->rows ? element_value(p->dtype, p->query, row_place(p, b, r) * p->head_dim + x) : 0;
+            b->query[x][r] = r < b->rows ? reference_element(p->dtype, p->query, band_row_place(p, b, r) * p->head_dim + x) : 0;
     compute_scores(p, b);
     softmax(b);
     weigh_values(p, b);
 }
 
 /* ---- every band ----------------------------------------------------------------------------------- */
-
-/* Takes a computed band; `context` is shared by all threads. */
-typedef void band_taker(const struct problem *p, const struct band *b, void *context);
 
 static void compute_head(const struct problem *p, struct band *b, band_taker *take, void *context)
 {
@@ -266,7 +232,7 @@ static void compute_head(const struct problem *p, struct band *b, band_taker *ta
     }
 }
 
-static quire_status compute_all(const struct problem *p, band_taker *take, void *context)
+quire_status reference_compute(const struct problem *p, band_taker *take, void *context)
 {
     int64_t heads = (int64_t)p->batch * p->kv_heads;
     int32_t longest = 0;
@@ -310,8 +276,7 @@ static quire_status compute_all(const struct problem *p, band_taker *take, void 
     return QUIRE_OK;
 }
 
-/* First row of a packed query that belongs to no request. */
-static int64_t first_unused_row(const struct problem *p)
+int64_t reference_first_unused_row(const struct problem *p)
 {
     return (p->packed ? p->qo_indptr[p->batch] : p->total_q) * (int64_t)p->q_heads;
 }
@@ -338,218 +303,16 @@ static void store_row(const struct problem *p, const struct reference_out *to, i
 static void store_band(const struct problem *p, const struct band *b, void *context)
 {
     for (int r = 0; r < b->rows; r++)
-        store_row(p, context, row_place(p, b, r), &b->out[0][r], BAND, b->lse[r]);
+        store_row(p, context, band_row_place(p, b, r), &b->out[0][r], BAND, b->lse[r]);
 }
 
 quire_status reference_decode(const struct problem *p, const struct reference_out *to)
 {
     static const double zero;
     struct reference_out copy = *to;
-    quire_status status = compute_all(p, store_band, &copy);
+    quire_status status = reference_compute(p, store_band, &copy);
 
-    for (int64_t row = first_unused_row(p); status == QUIRE_OK && row < (int64_t)p->total_q * p->q_heads; row++)
+    for (int64_t row = reference_first_unused_row(p); status == QUIRE_OK && row < (int64_t)p->total_q * p->q_heads; row++)
         store_row(p, to, row, &zero, 0, -INFINITY);
     return status;
-}
-
-/* ---- verdict -------------------------------------------------------------------------------------- */
-
-struct tally {
-    quire_verdict v;
-    double error_squares, squares;
-};
-
-/* Live values that are not finite: each may have made NaN of every row of its request and KV head. */
-struct specials {
-    bool known;
-    bool any;            /* in Q or K: reaches every element */
-    bool dim[MAX_DIM];   /* in V: reaches these */
-};
-
-/* Looks for them once a band, and only if a NaN came: there may be one in every element. */
-static void find_specials(const struct problem *p, const struct band *b, struct specials *s)
-{
-    struct band token = *b;
-    int32_t begin = b->length, end = 0;
-
-    s->known = true;
-    for (int32_t i = 0; i < b->tokens; i++) { /* what they see has no gap */
-        int64_t head = (b->first_token + i) * p->q_heads + (int64_t)b->kv_head * p->group;
-
-        for (int64_t x = head * p->head_dim; x < (head + p->group) * p->head_dim; x++)
-            s->any = s->any || !isfinite(element_value(p->dtype, p->query, x));
-        token.first_row = i * p->group;
-        token.rows = 1;
-        find_visible(p, &token);
-        begin = token.key_begin < begin ? token.key_begin : begin;
-        end = token.key_end > end ? token.key_end : end;
-    }
-    for (int32_t key = begin; key < end; key++) {
-        const void *k = key_row(p, b, p->k, p->k_page_stride, key), *v = key_row(p, b, p->v, p->v_page_stride, key);
-
-        for (int x = 0; x < p->head_dim; x++) {
-            s->any = s->any || !isfinite(element_value(p->dtype, k, x));
-            s->dim[x] = s->dim[x] || !isfinite(element_value(p->dtype, v, x));
-        }
-    }
-}
-
-static bool special_may_reach(const struct problem *p, const struct band *b, struct specials *s, int dim)
-{
-    if (!s->known)
-        find_specials(p, b, s);
-    return s->any || s->dim[dim];
-}
-
-/* |got - r| as a share of its bound: right if at most 1. */
-static double element_error(const struct problem *p, double got, double r, double spread)
-{
-    const struct format *f = &formats[p->out_dtype];
-    double u_out = ldexp(1, -f->mantissa_bits - 1), u_p = p->dtype == QUIRE_DTYPE_BF16 ? 0x1p-7 : 0x1p-10;
-    double bound;
-
-    if (isnan(r))
-        return isnan(got) || isinf(got) ? 0 : (double)INFINITY;
-    if (isinf(r)) /* from an Inf in V; NaN where its weight is below float32 */
-        return isnan(got) || got == r || (f->saturates && got == copysign(f->max, r)) ? 0 : (double)INFINITY;
-    if (f->saturates)
-        r = r > f->max ? f->max : r < -f->max ? -f->max : r;
-    bound = u_out * fabs(r) + u_p * spread + f->tiny * u_out;
-    if (isinf(got)) { /* stands for all values that round to it */
-        double distance = f->overflow - copysign(1, got) * r;
-
-        return distance <= 0 ? 0 : distance / bound;
-    }
-    return isnan(got) ? (double)INFINITY : fabs(got - r) / bound;
-}
-
-static double lse_error(double got, double r)
-{
-    if (isnan(r))
-        return isnan(got) ? 0 : (double)INFINITY;
-    if (isinf(r))
-        return got == r || (r > 0 && isnan(got)) ? 0 : (double)INFINITY;
-    return isnan(got) ? (double)INFINITY : fabs(got - r) / (2e-5 + 1e-6 * fabs(r));
-}
-
-/* Adds a row that sees no key: exactly +0 and -Inf. */
-static void judge_hidden_row(const struct problem *p, int64_t place, struct tally *t)
-{
-    int bytes = dtype_bytes(p->out_dtype);
-
-    t->v.rows++;
-    t->v.empty_rows++;
-    for (int64_t i = place * p->head_dim; i < (place + 1) * p->head_dim; i++) {
-        static const uint8_t zeros[2];
-
-        if (memcmp((const char *)p->out + i * bytes, zeros, (size_t)bytes) != 0) {
-            t->v.failures++;
-            if (t->v.worst_error < INFINITY) {
-                t->v.worst_error = INFINITY;
-                t->v.worst_index = i;
-                t->v.worst_expected = 0;
-                t->v.worst_got = element_value(p->out_dtype, p->out, i);
-            }
-        }
-    }
-    if (p->lse != NULL && !(p->lse[place] == -INFINITY)) {
-        t->v.failures++;
-        t->v.lse_error = INFINITY;
-    }
-}
-
-static void judge_row(const struct problem *p, const struct band *b, int row, struct specials *specials,
-                      struct tally *t)
-{
-    int64_t place = row_place(p, b, row);
-
-    t->v.rows++;
-    for (int x = 0; x < p->head_dim; x++) {
-        int64_t i = place * p->head_dim + x;
-        double got = element_value(p->out_dtype, p->out, i), r = b->out[x][row];
-        double error = element_error(p, got, r, b->spread[x][row]);
-
-        if (error > 1 && isnan(got) && special_may_reach(p, b, specials, x))
-            error = 0;
-        t->v.failures += !(error <= 1);
-        if (error > t->v.worst_error) {
-            t->v.worst_error = error;
-            t->v.worst_index = i;
-            t->v.worst_expected = r;
-            t->v.worst_got = got;
-        }
-        if (formats[p->out_dtype].saturates)
-            r = fmax(fmin(r, formats[p->out_dtype].max), -formats[p->out_dtype].max);
-        if (isfinite(got) && isfinite(r)) {
-            t->error_squares += (got - r) * (got - r);
-            t->squares += r * r;
-        }
-    }
-    if (p->lse != NULL) {
-        double error = lse_error(p->lse[place], b->lse[row]);
-
-        if (error > 1 && isnan(p->lse[place]) && special_may_reach(p, b, specials, 0))
-            error = 0;
-        t->v.failures += !(error <= 1);
-        t->v.lse_error = error > t->v.lse_error ? error : t->v.lse_error;
-    }
-}
-
-static void judge_band(const struct problem *p, const struct band *b, void *context)
-{
-    struct tally own = {.error_squares = 0}, *all = context;
-    struct specials specials = {.known = false};
-
-    own.v.worst_index = -1;
-    for (int r = 0; r < b->rows; r++) {
-        if (b->begin[r] == b->end[r])
-            judge_hidden_row(p, row_place(p, b, r), &own);
-        else
-            judge_row(p, b, r, &specials, &own);
-    }
-#ifdef _OPENMP
-#pragma omp critical(quire_verdict_tally)
-#endif
-    {
-        all->v.rows += own.v.rows;
-        all->v.empty_rows += own.v.empty_rows;
-        all->v.failures += own.v.failures;
-        all->error_squares += own.error_squares;
-        all->squares += own.squares;
-        all->v.lse_error = fmax(all->v.lse_error, own.v.lse_error);
-        if (own.v.worst_index >= 0 &&
-            (own.v.worst_error > all->v.worst_error ||
-             (own.v.worst_error == all->v.worst_error && own.v.worst_index < all->v.worst_index))) {
-            all->v.worst_error = own.v.worst_error;
-            all->v.worst_index = own.v.worst_index;
-            all->v.worst_expected = own.v.worst_expected;
-            all->v.worst_got = own.v.worst_got;
-        }
-    }
-}
-
-static double relative_bound(const struct problem *p)
-{
-    if (p->out_dtype == QUIRE_DTYPE_FP8E4M3)
-        return 3.5e-2;
-    if (p->dtype == QUIRE_DTYPE_FP8E4M3)
-        return 2e-3;
-    return p->out_dtype == QUIRE_DTYPE_BF16 ? 2.5e-3 : 4e-4;
-}
-
-quire_status reference_verify(const struct problem *p, quire_verdict *verdict)
-{
-    struct tally tally = {.error_squares = 0};
-    quire_status status = compute_all(p, judge_band, &tally);
-    size_t size = verdict->struct_size;
-
-    if (status != QUIRE_OK)
-        return status;
-    for (int64_t row = first_unused_row(p); row < (int64_t)p->total_q * p->q_heads; row++)
-        judge_hidden_row(p, row, &tally);
-    tally.v.relative_error = tally.squares > 0 ? sqrt(tally.error_squares / tally.squares) : 0;
-    tally.v.relative_bound = relative_bound(p);
-    *verdict = tally.v;
-    verdict->struct_size = size;
-    return QUIRE_OK;
 }

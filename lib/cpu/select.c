@@ -22,6 +22,9 @@ static const struct kernel *const kernels[] = {
 #ifdef __x86_64__
     &kernel_avx512bf16, &kernel_avx512, &kernel_avx2,
 #endif
+#if defined __aarch64__ && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    &kernel_neon,
+#endif
     &kernel_portable,
 };
 enum { KERNELS = sizeof kernels / sizeof kernels[0] };
