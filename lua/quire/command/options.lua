@@ -75,7 +75,7 @@ function options.select_cases(all, names)
     end
     for i, id in ipairs(names) do
         if not by_id[id] then
-            error(("--only: the file has no case '%s'"):format(id), 0)
+            error(("--only: there is no case '%s'"):format(id), 0)
         end
         selected[i] = by_id[id]
     end
