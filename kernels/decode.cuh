@@ -6,10 +6,13 @@
 // fixed slices of every tile (compute.cuh) and meet only where an item ends (merge.cuh).
 #pragma once
 
+#include "convert.cuh"
 #include "load.cuh"
 #include "many.cuh"
 #include "merge.cuh"
 #include "variants.h"
+
+#include <type_traits>
 
 namespace quire {
 
@@ -105,18 +108,23 @@ __device__ __forceinline__ void decode(const decode_params &p)
     if (holds_request)
         own = load_request<true>(p, own_index);
 
+    constexpr u32 CONVERTED = LAYOUT_CONVERTERS * WARP_ARRIVALS, COPIED = 32 + WARP_ARRIVALS;
+    constexpr u32 ARRIVALS = T::CONVERTS ? CONVERTED : T::TMA ? 1 : COPIED;
     if (threadIdx.x == 0) {
         for (int i = 0; i < T::STAGES; i++) {
-            barrier_init(smem_address(&ctl->k_full[i]), T::TMA ? 1 : 32 + WARP_ARRIVALS);
-            barrier_init(smem_address(&ctl->v_full[i]), T::TMA ? 1 : 32 + WARP_ARRIVALS);
+            barrier_init(smem_address(&ctl->k_full[i]), ARRIVALS);
+            barrier_init(smem_address(&ctl->v_full[i]), ARRIVALS);
             barrier_init(smem_address(&ctl->empty[i]), T::CONSUMERS / 32 * WARP_ARRIVALS);
             if (T::WGMMA)
                 barrier_init(smem_address(&ctl->k_empty[i]), T::CONSUMERS / 32 * WARP_ARRIVALS);
         }
         for (int i = 0; i < T::Q_SLOTS; i++) {
-            barrier_init(smem_address(&ctl->q_full[i]), 32 + WARP_ARRIVALS);
+            barrier_init(smem_address(&ctl->q_full[i]), T::CONVERTS ? CONVERTED : COPIED);
             barrier_init(smem_address(&ctl->q_empty[i]), T::CONSUMERS / 32 * WARP_ARRIVALS);
         }
+        if constexpr (T::CONVERTS)
+            for (int i = 0; i < LAYOUT_CONVERTERS * LAYOUT_RAW_SLOTS; i++)
+                barrier_init(smem_address(&ctl->raw_full[0][i]), 1);
 #if __CUDA_ARCH__ >= 900
         barrier_init_fence();
         if constexpr (T::TMA) {
@@ -127,7 +135,8 @@ __device__ __forceinline__ void decode(const decode_params &p)
     }
     __syncthreads();
 
-    producer<T> from = {p, smem, ctl, lane, static_cast<int>(threadIdx.x - T::CONSUMERS) / 32, {}, {}, {}};
+    using source = std::conditional_t<T::CONVERTS, converter<T>, producer<T>>;
+    source from = {p, smem, ctl, lane, static_cast<int>(threadIdx.x - T::CONSUMERS) / 32, {}, {}, {}};
     for (;;) {
         if (!alone)
             find_share<T>(p, shared_share, ctl->share_words, own);

@@ -15,12 +15,20 @@
 
 enum { LAYOUT_MAX_Q_SLOTS = 2, LAYOUT_CONTROL_BYTES = 1024, LAYOUT_ROW_BYTES = 16 };
 
-/* the next item's query rows come while this one's are used, unless they are too many */
-#define LAYOUT_Q_SLOTS(q_bytes) ((q_bytes) <= 32768 ? LAYOUT_MAX_Q_SLOTS : 1)
+/* fp8 keys and queries become fp16 in shared memory, for tensor cores that take both operands from there */
+#define LAYOUT_CONVERTS(meets, elem) (!(meets) && (elem) == 1)
+#define LAYOUT_ELEM(meets, elem) (LAYOUT_CONVERTS(meets, elem) ? 2 : (elem))
+enum { LAYOUT_CONVERTERS = 4, LAYOUT_RAW_SLOTS = 3 }; /* warps; pieces of a tile on their way to each */
+#define LAYOUT_RAW_BYTES(meets, elem, d, tile) \
+    (LAYOUT_CONVERTS(meets, elem) * LAYOUT_RAW_SLOTS * (tile) * (d) * (elem))
+
+/* the next item's query rows come while this one's are used, unless there is no room */
+#define LAYOUT_Q_SLOTS(meets, elem, q_bytes) \
+    ((q_bytes) << LAYOUT_CONVERTS(meets, elem) <= 32768 ? LAYOUT_MAX_Q_SLOTS : 1)
 
 /* consumer warps, and two that produce: one brings K, the other V and the query.  Where registers are moved
  * from producers to two consumer warpgroups, the producers are a whole warpgroup: a third brings the query, a
- * fourth is idle. */
+ * fourth is idle; or all four bring their quarters of a tile and convert them. */
 #define LAYOUT_MOVES_REGISTERS(meets, roww) (!(meets) && (roww) == 8)
 #define LAYOUT_THREADS(meets, keyw, roww) (((keyw) * (roww) + (LAYOUT_MOVES_REGISTERS(meets, roww) ? 4 : 2)) * 32)
 
@@ -38,9 +46,10 @@ enum { LAYOUT_MAX_Q_SLOTS = 2, LAYOUT_CONTROL_BYTES = 1024, LAYOUT_ROW_BYTES = 1
 /* dynamic shared memory of a CTA; the first term is the slack that aligns the ring to 1024 bytes, the
  * period of the copy engine's 128-byte swizzle */
 #define LAYOUT_TOTAL_BYTES(meets, elem, d, rows, tile, keyw, stages, solo)                                \
-    (1024 + (stages) * 2 * LAYOUT_TILE_BYTES(elem, d, tile) +                                             \
-     LAYOUT_Q_SLOTS(LAYOUT_Q_BYTES(elem, d, LAYOUT_Q_ROWS(rows, keyw, solo))) *                           \
-         LAYOUT_Q_ROWS(rows, keyw, solo) * ((d) * (elem) + LAYOUT_ROW_BYTES) +                            \
+    (1024 + (stages) * 2 * LAYOUT_TILE_BYTES(LAYOUT_ELEM(meets, elem), d, tile) +                         \
+     LAYOUT_RAW_BYTES(meets, elem, d, tile) +                                                             \
+     LAYOUT_Q_SLOTS(meets, elem, LAYOUT_Q_BYTES(LAYOUT_ELEM(meets, elem), d, LAYOUT_Q_ROWS(rows, keyw, solo))) * \
+         LAYOUT_Q_ROWS(rows, keyw, solo) * ((d) * LAYOUT_ELEM(meets, elem) + LAYOUT_ROW_BYTES) +          \
      (meets) * LAYOUT_MERGE_BYTES(d, rows, keyw) + LAYOUT_CONTROL_BYTES)
 
 /* bytes of a partial result in the workspace: rows of D sums, each with its maximum and weight */

@@ -6,6 +6,43 @@
 
 namespace quire {
 
+// Row r of the rows staged for the item at hand.
+template <class T>
+__device__ __forceinline__ row_info describe_row(const decode_params &p, const cursor<T> &at, int r)
+{
+    const int row = at.rt * T::ROWS + r % T::ROWS, head = at.head + r / T::ROWS;
+    row_info info = {0, 0, -1, 0};
+    if (row < at.req.tokens * p.group && head < p.kv_heads) {
+        const int token = at.req.tokens == 1 ? 0 : row / p.group;
+        const key_range sees = visible_keys(p, at.req, token);
+        info.lo = sees.lo;
+        info.hi = sees.hi;
+        info.out_row = (at.req.first_token + token) * p.q_heads + head * p.group + row - token * p.group;
+    }
+    return info;
+}
+
+template <class T>
+__device__ __forceinline__ item_info describe_item(const cursor<T> &at, const share &mine)
+{
+    const bool begins = at.item_start >= mine.start, ends = at.item_end() <= mine.end;
+    item_info info;
+    info.share = mine.index;
+    info.rank = begins ? 0 : mine.index - mine.of(at.item_start);
+    info.last_rank = info.rank + (ends ? 0 : mine.of(at.item_end() - 1) - mine.index);
+    info.solo = at.solo;
+    info.final = at.item_end() >= mine.end;
+    return info;
+}
+
+template <class T>
+__device__ __forceinline__ tile_info describe_tile(const cursor<T> &at, bool last)
+{
+    const int key0 = at.first_key(at.tile);
+    const bool masked = key0 < at.keys.all.lo || key0 + at.key_count() > at.keys.all.hi;
+    return {key0, at.keys.some.lo, at.keys.some.hi, (last ? TILE_LAST : 0) | (masked ? TILE_MASKED : 0)};
+}
+
 template <class T>
 struct producer {
     const decode_params &p;
@@ -49,19 +86,9 @@ struct producer {
     __device__ __forceinline__ void stage_item(int slot)
     {
         row_info *rows = reinterpret_cast<row_info *>(smem + T::OFF_ROWS) + slot * T::Q_ROWS;
-        const int count = at.req.tokens * p.group, staged = at.heads() * T::ROWS;
-        for (int r = lane; r < staged; r += 32) {
-            const int row = at.rt * T::ROWS + r % T::ROWS, head = at.head + r / T::ROWS;
-            row_info info = {0, 0, -1, 0};
-            if (row < count && head < p.kv_heads) {
-                const int token = at.req.tokens == 1 ? 0 : row / p.group;
-                const key_range sees = visible_keys(p, at.req, token);
-                info.lo = sees.lo;
-                info.hi = sees.hi;
-                info.out_row = (at.req.first_token + token) * p.q_heads + head * p.group + row - token * p.group;
-            }
-            rows[r] = info;
-        }
+        const int staged = at.heads() * T::ROWS;
+        for (int r = lane; r < staged; r += 32)
+            rows[r] = describe_row<T>(p, at, r);
         __syncwarp();
         const u32 to = smem_address(smem + T::OFF_Q + slot * T::Q_BYTES);
         for (int i = lane; i < staged * T::ROW_CHUNKS; i += 32) {
@@ -73,24 +100,9 @@ struct producer {
                           source, from >= 0 ? 16 : 0);
         }
         barrier_arrive_after_copies(smem_address(&ctl->q_full[slot]));
-        if (lane == 0) {
-            const bool begins = at.item_start >= mine.start, ends = at.item_end() <= mine.end;
-            item_info info;
-            info.share = mine.index;
-            info.rank = begins ? 0 : mine.index - mine.of(at.item_start);
-            info.last_rank = info.rank + (ends ? 0 : mine.of(at.item_end() - 1) - mine.index);
-            info.solo = at.solo;
-            info.final = at.item_end() >= mine.end;
-            ctl->items[slot] = info;
-        }
+        if (lane == 0)
+            ctl->items[slot] = describe_item<T>(at, mine);
         barrier_arrive_warp(smem_address(&ctl->q_full[slot]), lane);
-    }
-
-    __device__ __forceinline__ tile_info describe_tile(bool last) const
-    {
-        const int key0 = at.first_key(at.tile);
-        const bool masked = key0 < at.keys.all.lo || key0 + at.key_count() > at.keys.all.hi;
-        return {key0, at.keys.some.lo, at.keys.some.hi, (last ? TILE_LAST : 0) | (masked ? TILE_MASKED : 0)};
     }
 
     __device__ __forceinline__ u32 full(int stage) const
@@ -223,7 +235,7 @@ struct producer {
                 at.next_item(p);
                 continue;
             }
-            const tile_info info = describe_tile(at.tile + 1 == at.tile_end || left == 1);
+            const tile_info info = describe_tile<T>(at, at.tile + 1 == at.tile_end || left == 1);
             barrier_wait(empty(stage), phase ^ 1);
             if (lane == 0 && !brings_v())
                 ctl->tiles[stage] = info;

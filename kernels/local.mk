@@ -16,6 +16,7 @@ cuda_sources = \
 	%D%/decode_fp8e4m3_d256.cu
 cuda_headers = \
 	%D%/compute.cuh \
+	%D%/convert.cuh \
 	%D%/decode.cuh \
 	%D%/layout.h \
 	%D%/load.cuh \

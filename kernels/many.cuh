@@ -198,7 +198,7 @@ __device__ __forceinline__ void clear_dead_keys(const tile_info &tile, u32 v_sme
         if (key < tile.lo || key >= tile.hi)
 #pragma unroll
             for (int panel = 0; panel < PANELS; panel++)
-                store_zeros_16(row + (panel * 128 << shift));
+                store_16(row + (panel * 128 << shift), make_uint4(0, 0, 0, 0));
     }
     fence_for_tensor_cores();
     named_barrier(BARRIER_DEAD_KEYS, threads);
@@ -366,7 +366,7 @@ __device__ __forceinline__ void weigh_tile(group_weights<T> &w, group_scores<T> 
         mask_group_scores<T>(s, m, rows, tile.key0, lane);
     group_softmax<T>(w, s, acc, scale);
     at.wait_for_v();
-    if (uniform(tile.key0 < tile.lo || tile.key0 + T::TILE > tile.hi))
+    if (!T::CONVERTS && uniform(tile.key0 < tile.lo || tile.key0 + T::TILE > tile.hi))
         clear_dead_keys<T>(tile, at.v_smem(), boxes, threads);
 }
 

@@ -15,7 +15,7 @@ struct variant {
     enum family family;
     quire_dtype dtype;
     int elem_bytes, head_dim, rows;
-    int tile, key_warps, solo_keys, box_panels, ctas_per_sm, threads;
+    int tile, key_warps, solo_keys, box_keys, box_panels, ctas_per_sm, threads;
     size_t shared_bytes, slot_bytes;
     const char *image, *kernel;
 };
@@ -26,6 +26,7 @@ struct variant {
 
 #define ROW(family, dtype, elem, d, rows, tile, keyw, roww, stages, ctas, solo)                        \
     { family_##family, DTYPE_##dtype, elem, d, rows, tile, keyw, (solo) * (tile) / (keyw),          \
+      (tile) / (LAYOUT_CONVERTS(LAYOUT_MEETS_##family, elem) ? LAYOUT_CONVERTERS : 1),                       \
       LAYOUT_BOX_PANELS(LAYOUT_MEETS_##family, elem, d, rows), ctas,                                   \
       LAYOUT_THREADS(LAYOUT_MEETS_##family, keyw, roww),                                                                  \
       LAYOUT_TOTAL_BYTES(LAYOUT_MEETS_##family, elem, d, rows, tile, keyw, stages, solo), LAYOUT_SLOT_FLOATS(d, rows) * 4, \
@@ -39,8 +40,9 @@ static const struct variant variants[] = {
 
 enum { VARIANTS = sizeof variants / sizeof variants[0] };
 
-/* More rows of a KV head than this go to warpgroups, as measured; the latter where items are few. */
-enum { WGMMA_ABOVE = 16, WGMMA_ABOVE_FEW = 8 };
+/* More rows of a KV head than this go to warpgroups, as measured; where items are few, and of fp8, which takes
+ * converting. */
+enum { WGMMA_ABOVE = 16, WGMMA_ABOVE_FEW = 8, WGMMA_ABOVE_FP8 = 32 };
 
 int policy_variants(void)
 {
@@ -85,7 +87,8 @@ quire_status policy_plan(const struct problem *p, const struct device_limits *d,
         if (v && wide && wide->rows == v->rows)
             v = wide;
     }
-    if (d->kernels >= KERNELS_WGMMA && (int64_t)p->group * p->seq_len_q > (few ? WGMMA_ABOVE_FEW : WGMMA_ABOVE)) {
+    const int above = p->dtype == QUIRE_DTYPE_FP8E4M3 ? WGMMA_ABOVE_FP8 : few ? WGMMA_ABOVE_FEW : WGMMA_ABOVE;
+    if (d->kernels >= KERNELS_WGMMA && (int64_t)p->group * p->seq_len_q > above) {
         const struct variant *many = choose(p, family_wgmma, d->shared_bytes);
         v = many ? many : v;
     }
@@ -103,7 +106,7 @@ quire_status policy_plan(const struct problem *p, const struct device_limits *d,
         .rows = v->rows, .grid = grid, .threads = v->threads, .shared_bytes = v->shared_bytes,
         .workspace_bytes = (size_t)grid * v->slot_bytes,
         .uses_tensor_maps = v->family != family_async,
-        .box_slots = p->page_size < v->tile ? p->page_size : v->tile,
+        .box_slots = p->page_size < v->box_keys ? p->page_size : v->box_keys,
         .box_panels = v->box_panels,
         .solo_heads = v->key_warps,
         .solo_box_slots = p->page_size < v->solo_keys ? p->page_size : v->solo_keys,

@@ -44,7 +44,9 @@ static void choices(void)
     kernel_of(&h200, problem(bf16, 128, 4, 16, 32), "decode_wgmma_bf16_d128_r64");
     kernel_of(&h200, problem(bf16, 128, 4, 17, 32), "decode_wgmma_bf16_d128_r128");
     kernel_of(&h200, problem(bf16, 128, 4, 512, 4), "decode_wgmma_bf16_d128_r128");
-    kernel_of(&h200, problem(fp8, 128, 4, 512, 4), "decode_tma_fp8e4m3_d128_r64");
+    kernel_of(&h200, problem(fp8, 128, 4, 512, 4), "decode_wgmma_fp8e4m3_d128_r128");
+    kernel_of(&h200, problem(fp8, 128, 4, 8, 32), "decode_tma_fp8e4m3_d128_r32");
+    kernel_of(&h200, problem(fp8, 256, 4, 512, 4), "decode_tma_fp8e4m3_d256_r64");
     tma.kernels = KERNELS_TMA;
     kernel_of(&tma, problem(bf16, 128, 4, 8, 32), "decode_tma_bf16_d128_r32");
     kernel_of(&tma, problem(bf16, 128, 4, 9, 32), "decode_tma_bf16_d128_r64");
