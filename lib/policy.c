@@ -32,13 +32,22 @@ struct variant {
       LAYOUT_TOTAL_BYTES(LAYOUT_MEETS_##family, elem, d, rows, tile, keyw, stages, solo), LAYOUT_SLOT_FLOATS(d, rows) * 4, \
       "decode_" #dtype "_d" #d, "decode_" #family "_" #dtype "_d" #d "_r" #rows },
 
-static const struct variant variants[] = {
-    QUIRE_VARIANTS_D64_16(ROW, fp16) QUIRE_VARIANTS_D128_16(ROW, fp16) QUIRE_VARIANTS_D256_16(ROW, fp16)
-    QUIRE_VARIANTS_D64_16(ROW, bf16) QUIRE_VARIANTS_D128_16(ROW, bf16) QUIRE_VARIANTS_D256_16(ROW, bf16)
-    QUIRE_VARIANTS_D64_8(ROW, fp8e4m3) QUIRE_VARIANTS_D128_8(ROW, fp8e4m3) QUIRE_VARIANTS_D256_8(ROW, fp8e4m3)
-};
+/* The images, and which of the variants each holds: a launch looks at no others, for the host's time. */
+#define IMAGES(I) \
+    I(fp16, 64, 16) I(fp16, 128, 16) I(fp16, 256, 16) I(bf16, 64, 16) I(bf16, 128, 16) I(bf16, 256, 16) \
+    I(fp8e4m3, 64, 8) I(fp8e4m3, 128, 8) I(fp8e4m3, 256, 8)
+#define ROWS(dtype, d, bits) QUIRE_VARIANTS_D##d##_##bits(ROW, dtype)
+#define ONE(...) +1
+#define SPAN(dtype, d, bits) \
+    FIRST_##dtype##_d##d, LAST_##dtype##_d##d = FIRST_##dtype##_d##d - 1 QUIRE_VARIANTS_D##d##_##bits(ONE, dtype),
+#define IMAGE(dtype, d, bits) { DTYPE_##dtype, d, FIRST_##dtype##_d##d, LAST_##dtype##_d##d },
 
-enum { VARIANTS = sizeof variants / sizeof variants[0] };
+enum { IMAGES(SPAN) VARIANTS };
+static const struct variant variants[VARIANTS] = { IMAGES(ROWS) };
+static const struct {
+    quire_dtype dtype;
+    int head_dim, first, last;
+} images[] = { IMAGES(IMAGE) };
 
 /* More rows of a KV head than this go to warpgroups, as measured; where items are few, and of fp8, which takes
  * converting. */
@@ -61,10 +70,15 @@ static const struct variant *choose(const struct problem *p, enum family family,
 {
     const int64_t rows = (int64_t)p->group * p->seq_len_q;
     const struct variant *best = NULL;
-    for (int i = 0; i < VARIANTS; i++) {
+    size_t image = 0;
+    while (image < sizeof images / sizeof *images &&
+           (images[image].dtype != p->dtype || images[image].head_dim != p->head_dim))
+        image++;
+    if (image == sizeof images / sizeof *images)
+        return NULL;
+    for (int i = images[image].first; i <= images[image].last; i++) {
         const struct variant *v = &variants[i];
-        if (v->family != family || v->dtype != p->dtype || v->head_dim != p->head_dim ||
-            v->shared_bytes > (size_t)shared_bytes)
+        if (v->family != family || v->shared_bytes > (size_t)shared_bytes)
             continue;
         if (!best || (v->rows < best->rows ? v->rows >= rows : best->rows < rows))
             best = v;
