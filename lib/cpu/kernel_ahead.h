@@ -55,7 +55,7 @@ INLINE void ask(struct ahead *ahead)
 {
     const char *asked = ahead->stream[0];
 
-    __builtin_prefetch(asked);
+    __builtin_prefetch(asked, 0, 0); /* used once: not for the outer caches */
     UNROLL
     for (int i = 1; i < AHEAD_STREAMS; i++)
         ahead->stream[i - 1] = ahead->stream[i];
