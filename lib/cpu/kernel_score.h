@@ -93,7 +93,8 @@ INLINE void dot_products(const int nr, const int kn, const enum element element,
 INLINE void score_rows(const int nr, const enum element element, const size_t d, const struct rows *rows,
                        int row, const struct chunk *chunk, int begin, int end)
 {
-    const int kn = nr < 4 ? 4 / nr : LANES > 4 ? 2 : 1; /* keys that share a load of the query */
+    /* keys that share a load of the query: as many sums as registers allow, to fill the time a dot product takes */
+    const int kn = LANES == 16 ? 4 : nr < 4 ? 4 / nr : LANES > 4 ? 2 : 1;
     const size_t stride = d * element_bytes(element);
     const char *query = (const char *)rows->query + (size_t)row * d * element_bytes(query_element(element));
     float *scores = rows->scores + (size_t)row * CHUNK_KEYS;
@@ -115,7 +116,7 @@ INLINE void score_rows(const int nr, const enum element element, const size_t d,
 
             UNROLL
             for (int q = 0; q < LANES / 4; q += kn * nr / 4, keys += (size_t)kn * stride) {
-                vec sums[8];
+                vec sums[16];
 
                 dot_products(nr, kn, element, d, keys, query, asking, &ahead, sums);
                 UNROLL
