@@ -391,6 +391,7 @@ static bool walk_share(struct worker *w, int64_t cost, int thread, int threads)
     return owned;
 }
 
+#ifdef _OPENMP
 /* Second half, of the thread that began a tile which others went on with. */
 static void finish_tile(struct worker *w, const struct room *room, int thread, int threads)
 {
@@ -411,6 +412,7 @@ static void finish_tile(struct worker *w, const struct room *room, int thread, i
         }
     }
 }
+#endif
 
 /* Rows of a packed query that belong to no request. */
 static void write_rows_past_end(const struct problem *p, int thread, int threads)

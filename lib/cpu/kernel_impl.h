@@ -3,7 +3,7 @@
  * An including file defines for its instruction set
  *
  *     LANES               floats in a vector: 4, 8 or 16
- *     TILE_VECTORS        vectors of V that are weighed at a time: 2 or 4
+ *     TILE_VECTORS        vectors of V that are weighed at a time for four rows: 2 or 4
  *     PAIRED_FP16         1 if v_pair_fp16 gives even elements, then odd ones; 0 if in order
  *     vec                 the vector, and
  *     v_load v_store v_set1 v_add v_sub v_mul v_fma v_div
@@ -23,14 +23,13 @@
  *     vec_bf16            the vector
  *     b_load b_spread b_pair_fp8(memory, &a, &b)  v_dot(sum, a, b)
  *     b_store_fp8(memory, to)       4 * LANES elements as b_pair_fp8 gives them
- *     b_store_tile_fp8(memory, to)  as many, in the order of which v_pair_bf16 makes that of v_tile_fp8
  *     KERNEL, KERNEL_NAME, kernel_is_available
  *
  * Dimensions are kept in the order in which a pair of vectors comes out of memory: for bf16, where one
  * load gives even and odd elements by one shift and one mask, even ones first.  Queries pass through the
  * same loads, so that dot products pair what belongs together; finish puts the output in order.
  *
- * Rows are taken in groups of 8, 4, 2 or 1.  Scores, then weights, of a group of nr rows are CHUNK_KEYS * nr
+ * Rows are taken in groups of 8 (in scores, two of them at a time), 4, 2 or 1.  Scores, then weights, of a group of nr rows are CHUNK_KEYS * nr
  * floats, the vector of LANES / nr keys after the other; place_of tells where.
  *
  * SPDX-License-Identifier: Apache-2.0 */
