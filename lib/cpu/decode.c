@@ -323,7 +323,8 @@ static void compute_unit(struct worker *w, const struct cursor *at, const struct
     struct chunk chunk = {.memory = memory, .begin = extent.begin, .end = extent.end};
 
     chunk.block_shift = __builtin_ctz((unsigned)block_bytes); /* head sizes are powers of two, too */
-    chunk.part_blocks = chunk.ahead_blocks = block_bytes < AHEAD_BYTES ? AHEAD_BYTES / block_bytes : 1;
+    chunk.key_blocks = chunk.ahead_blocks = block_bytes < AHEAD_BYTES ? AHEAD_BYTES / block_bytes : 1;
+    chunk.value_blocks = VALUE_ELEMENTS / (BLOCK_KEYS * w->p->head_dim);
     if (list_visible(w, extent.base, chunk.begin, chunk.end)) {
         chunk.row_begin = w->row_begin;
         chunk.row_end = w->row_end;

@@ -17,6 +17,7 @@ enum {
     AHEAD_STREAMS = 4,  /* blocks that are asked for in turn */
     MAX_HEAD_DIM = 256,
     STAGED_BYTES = 2 * AHEAD_BYTES, /* K of a part, converted: of half a part if that is more than one block */
+    VALUE_ELEMENTS = 8192, /* V of a part; half as much and twice as much are slower, for all types (doc/cpu.md) */
     MOST_AHEAD = AHEAD_BYTES / (BLOCK_KEYS * 64) + AHEAD_STREAMS - 1 /* blocks that may be asked for, at most */
 };
 
@@ -39,8 +40,9 @@ struct chunk {
     const char *const *memory;
     int blocks, memory_blocks;
     int block_shift;             /* a block is 2^block_shift bytes */
-    int part_blocks;             /* K and V are gone over several times, by groups of rows and by tiles of
-                                    dimensions: in parts of so many blocks at most, about AHEAD_BYTES */
+    /* K and V are gone over several times, by groups of rows and by tiles of dimensions: in parts of so many blocks
+       at most */
+    int key_blocks, value_blocks;
     int ahead_blocks;            /* memory is asked for so many blocks before its use */
     int begin, end;              /* keys that any row sees, counted from the first block's */
     /* per row what it sees of them; NULL if every row sees all */

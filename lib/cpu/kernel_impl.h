@@ -29,8 +29,8 @@
  * load gives even and odd elements by one shift and one mask, even ones first.  Queries pass through the
  * same loads, so that dot products pair what belongs together; finish puts the output in order.
  *
- * Rows are taken in groups of 8 (in scores, two of them at a time), 4, 2 or 1.  Scores, then weights, of a group of nr rows are CHUNK_KEYS * nr
- * floats, the vector of LANES / nr keys after the other; place_of tells where.
+ * Rows are taken in groups of 8 (for scores two of them at a time), 4, 2 or 1.  Scores, then weights, of a group
+ * of nr rows are CHUNK_KEYS * nr floats, the vector of LANES / nr keys after the other; place_of tells where.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -190,7 +190,7 @@ static void chunk_partial(const struct rows *rows, const struct chunk *chunk, fl
     }
     end_scores(rows, chunk, partial);
     for (int begin = chunk->begin, end; begin < chunk->end; begin = end) {
-        end = part_end(chunk, begin, chunk->part_blocks);
+        end = part_end(chunk, begin, chunk->value_blocks);
         weigh_part(rows, chunk, begin, end, partial);
     }
 }

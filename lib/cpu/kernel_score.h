@@ -8,11 +8,11 @@
 INLINE int score_blocks(const struct rows *rows, const struct chunk *chunk)
 {
 #if EIGHT_ROWS
-    if (stages_keys(rows) && chunk->part_blocks > 1) /* what was converted takes more room */
-        return chunk->part_blocks / 2;
+    if (stages_keys(rows) && chunk->key_blocks > 1) /* what was converted takes more room */
+        return chunk->key_blocks / 2;
 #endif
     (void)rows;
-    return chunk->part_blocks;
+    return chunk->key_blocks;
 }
 
 /* Rows whose scores are computed together, at most. */
@@ -167,7 +167,8 @@ INLINE void score_eights(const int groups, const enum element element, const siz
         float *scores = rows->scores + (size_t)row * CHUNK_KEYS + key * 8;
         vec sums[SUMS];
 
-        size_t used = ((size_t)(turn.mine * blocks + block - part) << chunk->block_shift) + key % BLOCK_KEYS * d * bytes;
+        size_t used = ((size_t)(turn.mine * blocks + block - part) << chunk->block_shift) +
+                      (size_t)(key % BLOCK_KEYS) * d * bytes;
         struct ahead ahead = look_ahead(chunk, turn, part, used);
 
         keys += (size_t)(key % BLOCK_KEYS) * stride;

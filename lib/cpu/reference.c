@@ -211,9 +211,10 @@ static void weigh_values(const struct problem *p, struct band *b)
 static void compute_band(const struct problem *p, struct band *b)
 {
     band_find_visible(p, b);
-    for (int r = 0; r < BAND; r++)
+    memset(b->query, 0, sizeof b->query);
+    for (int r = 0; r < b->rows; r++)
         for (int x = 0; x < p->head_dim; x++)
-            b->query[x][r] = r < b->rows ? reference_element(p->dtype, p->query, band_row_place(p, b, r) * p->head_dim + x) : 0;
+            b->query[x][r] = reference_element(p->dtype, p->query, band_row_place(p, b, r) * p->head_dim + x);
     compute_scores(p, b);
     softmax(b);
     weigh_values(p, b);
@@ -312,7 +313,8 @@ quire_status reference_decode(const struct problem *p, const struct reference_ou
     struct reference_out copy = *to;
     quire_status status = reference_compute(p, store_band, &copy);
 
-    for (int64_t row = reference_first_unused_row(p); status == QUIRE_OK && row < (int64_t)p->total_q * p->q_heads; row++)
+    for (int64_t row = reference_first_unused_row(p), end = (int64_t)p->total_q * p->q_heads;
+         status == QUIRE_OK && row < end; row++)
         store_row(p, to, row, &zero, 0, -INFINITY);
     return status;
 }

@@ -38,7 +38,8 @@ struct band {
 int64_t band_row_place(const struct problem *p, const struct band *b, int r);
 
 /* One key of the band's request and KV head, in K or V. */
-const void *band_key(const struct problem *p, const struct band *b, const void *cache, int64_t page_stride, int32_t key);
+const void *band_key(const struct problem *p, const struct band *b, const void *cache, int64_t page_stride,
+                     int32_t key);
 
 /* Sets what the rows see. */
 void band_find_visible(const struct problem *p, struct band *b);
