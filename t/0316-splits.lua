@@ -24,7 +24,8 @@ local kinds = {
     { kv_lens = { 900, 260 }, seq_len_q = 100, hq = 4, hkv = 2, page = 64 },
     { kv_lens = { 700, 20, 90, 513, 0 }, q_lens = { 130, 1, 4, 0, 7 }, hq = 6, hkv = 2, d = 64, dtype = "fp16" },
     { kv_lens = { 1300, 64, 100 }, seq_len_q = 12, hq = 8, hkv = 2, dtype = "fp8e4m3", out_dtype = "fp16", page = 32 },
-    { kv_lens = { 700, 20, 90, 513, 0 }, q_lens = { 130, 1, 40, 0, 7 }, hq = 6, hkv = 2, dtype = "fp8e4m3", window_left = 300 },
+    { kv_lens = { 700, 20, 90, 513, 0 }, q_lens = { 130, 1, 40, 0, 7 }, hq = 6, hkv = 2, dtype = "fp8e4m3",
+        window_left = 300 },
     { kv_lens = { 1100, 400 }, seq_len_q = 35, hq = 8, hkv = 2, d = 64, dtype = "fp8e4m3", page = 128 },
     { kv_lens = { 600, 300 }, q_lens = { 65, 300 }, hq = 4, hkv = 2, window_left = 77, page = 32 },
     { kv_lens = { 600 }, pattern = "ascend", dtype = "fp16" },
@@ -80,7 +81,8 @@ if arg[1] == "child" then
 end
 
 local function run(grid, kernels)
-    local command = ("QUIRE_TEST_GRID=%d QUIRE_TEST_KERNELS=%s '%s' '%s' child 2>&1"):format(grid, kernels, arg[-1], arg[0])
+    local command = ("QUIRE_TEST_GRID=%d QUIRE_TEST_KERNELS=%s '%s' '%s' child 2>&1"):format(
+        grid, kernels, arg[-1], arg[0])
     local pipe = assert(io.popen(command))
     local text = pipe:read "*a"
     pipe:close()

@@ -162,6 +162,8 @@ raises(function() quire.tensor() end, "tensor: expected a table of named argumen
 raises(function() quire.tensor { dtype = "fp16" } end, "shape: required", "neither shape nor values")
 raises(function() quire.tensor { shape = { 2 }, dtype = "fp16", device = "gpu" } end, "device: expected.*gpu",
     "no such device type")
+raises(function() quire.tensor { shape = { 2 }, dtype = "fp16", device = "cuda:4294967296" } end,
+    'device: expected a number up to 2147483647, got "cuda:4294967296"', "a device beyond DLDevice")
 raises(function() return here[2] end, "select: expected an index from 0 to 1, got 2", "an index too large")
 raises(function() return here[0][3] end, "expected an integer from 0 to 2, got 3", "and in the last dimension")
 raises(function() return here:get(1) end, "expected 2 indices, got 1", "an index too few")

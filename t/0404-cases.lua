@@ -59,7 +59,7 @@ for _, case in ipairs {
     { "", ":1: expected the names of the columns", "an empty file" },
     { "id,hq,hkv,d,dtype\n", ":1: kv_lens: the column is missing", "no kv_lens" },
     { "id,kv_lens,hq,hkv,d\n", ":1: dtype: the column is missing", "no dtype" },
-    { "kv_lens,hq,hkv,d,dtype\n", ":1: id: the column is missing", "neither id nor name" },
+    { "kv_lens,hq,hkv,d,dtype\n", ":1: id or name: the column is missing", "neither id nor name" },
     { "id,kv_lens,hq,hkv,d,dtype,window_lef\n", ":1: window_lef: no such column", "a misspelt column" },
     { "id,id,kv_lens,hq,hkv,d,dtype\n", ":1: id: the column is there twice", "a column twice" },
     { HEADER .. "a,5,32,8,128\n", ":2: expected 6 fields, got 5", "a field too few" },
@@ -70,7 +70,7 @@ for _, case in ipairs {
     { HEADER .. "a,5x0,8,8,128,bf16\n", ":2: kv_lens: expected lengths", "no times 5" },
     { HEADER .. "a,,8,8,128,bf16\n", ":2: kv_lens: expected lengths", "no lengths" },
     { HEADER .. "a,5,8,8,128,float\n",
-        ':2: dtype: expected fp16, bf16, fp8e4m3, got "float"', "no such dtype" },
+        ':2: dtype: expected one of fp16, bf16, fp8e4m3, got "float"', "no such dtype" },
     { HEADER .. "a,5,8,8,128,bf16\na,6,8,8,128,bf16\n", ':3: id: "a" is on line 2 too', "an id twice" },
     { HEADER .. ',5,8,8,128,bf16\n', ":2: id: expected some text", "no id" },
     { HEADER .. '"a,5,8,8,128,bf16\n', ":2: a quote is not closed", "an open quote" },
@@ -89,6 +89,8 @@ for _, case in ipairs {
     { "id,kv_lens,hq,hkv,d,dtype,kv_bytes\na,5,8,8,128,bf16,1\n",
         ":2: kv_bytes: expected 20480.*got 1", "wrong bytes" },
     { "id,kv_lens,hq,hkv,d,dtype,peer64_us\na,5,8,8,128,bf16,-1\n", ":2: peer64_us: expected a time", "no time" },
+    { "id,kv_lens,hq,hkv,d,dtype,peer64_us\na,5,8,8,128,bf16,inf\n", ":2: peer64_us: expected a time",
+        "an endless time" },
 } do
     local got, message = read(case[1])
     is(got, nil, "%s: refused", case[3])

@@ -87,6 +87,8 @@ unusable("decode --window 4", "^quire decode: window_left: .*VALUE%)\n$", "a win
 unusable("decode --dtype float", "%-%-dtype", "no such dtype")
 unusable("decode --device gpu", "%-%-device: expected cpu or cuda:N, got 'gpu'", "no such kind of device")
 unusable("decode --device cuda:99", "^quire decode: device cuda:99: there is no such device", "no such device")
+unusable("decode --device cuda:99999999999999999999", "^quire decode: device: expected a number up to 2147483647, got",
+    "no number of a device")
 unusable("decode --lens 2000000000x4", "quire decode: cpu: cannot allocate %d+ bytes\n$", "more memory than there is")
 unusable("decode --lens 1x99999999999", "%-%-lens: expected lengths", "more requests than a list can hold")
 unusable("decode --q-heads 99999999999999999999", "%-%-q%-heads: expected an integer up to %d+, got '9+'",

@@ -172,6 +172,17 @@ status, out = bench(file_path)
 is(status, 0, "no query token in the batch: exit status")
 like(out, "idle .*right 0/0", "no query token in the batch: right")
 
+-- K and V as two tensors are measured so; gaps between pages, and other data than the pool's, are refused.
+write("name,kv_lens,hq,hkv,d,dtype,form,pattern,page_stride_pad\npair,10 70,8,2,64,bf16,tuple,,\n"
+    .. "rises,10,8,2,64,bf16,,ascend,\ngaps,10,8,2,64,bf16,,,8\n")
+status, out = bench("--only pair " .. file_path)
+is(status, 0, "K and V as two tensors: exit status")
+like(out, "pair .*right 2/2", "K and V as two tensors: right")
+status, out = bench(file_path)
+is(status, 1, "what a bench has not: exit status 1")
+like(out, "\nrises: pattern: expected random.*, got ascend\ngaps: page_stride_pad: expected 0.*, got 8\n",
+    "what a bench has not: why")
+
 -- What cannot be run is told, and is a failure; what has no room is told, and is none.
 write("name,kv_lens,hq,hkv,d,dtype\nodd,10,8,2,96,bf16\ngood,10,8,2,64,bf16\nhuge,2000000000x9,8,8,256,bf16\n")
 status, out = bench(file_path)

@@ -143,7 +143,6 @@ INLINE void score_rows_of(const int nr, const enum element element, const struct
         score_rows(nr, element, 256, rows, row, chunk, begin, end);
 }
 
-
 #if EIGHT_ROWS
 /* The same for one or two groups of eight rows, whole blocks of keys at a time.  A vector of the query holds one
  * piece of each row, and a piece of a key goes to all of them: so only pairs of lanes have to be added in the

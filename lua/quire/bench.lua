@@ -153,9 +153,15 @@ local function build(self, case)
         indptr[b + 1] = indptr[b] + work.pages(case, b)
     end
     local shape, qo_indptr = cases.query_shape(case)
+    if case.page_stride_pad ~= 0 then
+        error(("page_stride_pad: expected 0, as the pages of a bench have no gaps, got %d"):format(
+            case.page_stride_pad), 0)
+    elseif case.pattern ~= "random" then
+        error(("pattern: expected random, as the pool of a bench is, got %s"):format(case.pattern), 0)
+    end
     local common = {
         query = tensor.new { shape = shape, dtype = case.dtype, device = self.device }:normal { seed = case.id },
-        kv_cache = kv,
+        kv_cache = case.form == "tuple" and { kv:select(1, 0), kv:select(1, 1) } or kv,
         paged_kv_indptr = int32(indptr),
         seq_lens = int32(case.kv_lens),
         max_seq_len = case.max_seq_len,

@@ -33,7 +33,7 @@ local function one_of(...)
     end
     return function(value)
         if not set[value] then
-            return nil, "expected " .. table.concat(names, ", ")
+            return nil, "expected one of " .. table.concat(names, ", ")
         end
         return value
     end
@@ -81,8 +81,8 @@ local function reader_of(column)
     elseif column:match "^peer%w*_us$" then
         return function(value)
             local number = tonumber(value)
-            if not (number and number > 0) then
-                return nil, "expected a time in microseconds, or nothing"
+            if not (number and number > 0 and number < math.huge) then
+                return nil, "expected a time above 0, in microseconds, or nothing"
             end
             return number
         end, true
@@ -183,7 +183,7 @@ function casefile.parse(lines, path)
         end
     end
     if not (has.id or has.name) then
-        return fail(1, "id", "the column is missing")
+        return fail(1, "id or name", "the column is missing")
     end
     local cases, seen = {}, {}
     for n = 2, #lines do

@@ -129,7 +129,8 @@ function cuda.device_of(pointer)
         return nil
     end
     local ordinal = int_p()
-    local result = try(driver.any(), "cuPointerGetAttribute", ordinal, POINTER_DEVICE_ORDINAL, ffi.cast(const_void_p, pointer))
+    local result = try(driver.any(), "cuPointerGetAttribute", ordinal, POINTER_DEVICE_ORDINAL,
+        ffi.cast(const_void_p, pointer))
     -- Host memory that CUDA has never heard of is an invalid value; host memory that it has, a device below 0.
     return result == SUCCESS and ordinal[0] >= 0 and ordinal[0] or nil
 end

@@ -97,6 +97,7 @@ function library.build_config()
     return config
 end
 
+local LARGEST_ID = 2147483647 -- that DLDevice has room for
 local DEVICE_TYPES = { cpu = C.QUIRE_DEVICE_CPU, cuda = C.QUIRE_DEVICE_CUDA }
 
 -- "cpu" or "cuda:N" as DLDevice's two numbers.
@@ -108,6 +109,9 @@ function library.parse_device(device, level)
     if not id then
         error(("device: expected \"cpu\" or \"cuda:N\", got %s"):format(
             type(device) == "string" and ("%q"):format(device) or tostring(device)), (level or 1) + 1)
+    end
+    if tonumber(id) > LARGEST_ID then
+        error(("device: expected a number up to %d, got %q"):format(LARGEST_ID, device), (level or 1) + 1)
     end
     return C.QUIRE_DEVICE_CUDA, tonumber(id)
 end
@@ -141,13 +145,12 @@ end
 -- One device by name; raises if it is not there.
 function library.device(device)
     local device_type, id = library.parse_device(device, 2)
-    for _, found in ipairs(library.devices(device_type == C.QUIRE_DEVICE_CPU and "cpu" or "cuda")) do
-        if found.device == device or (device == "cpu") then
-            return found
-        end
+    -- in the order of their numbers
+    local found = library.devices(device_type == C.QUIRE_DEVICE_CPU and "cpu" or "cuda")[id + 1]
+    if not found then
+        error(("device %s: there is no such device; 'quire info' lists those there are"):format(device), 2)
     end
-    error(("device %s: there is no such device; 'quire info' lists those there are"):format(
-        device_type == C.QUIRE_DEVICE_CPU and "cpu" or ("cuda:%d"):format(id)), 2)
+    return found
 end
 
 return library
