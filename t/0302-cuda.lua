@@ -157,7 +157,7 @@ if fake then
 end
 
 -- ---- kernels -----------------------------------------------------------------------------------------
-local file = io.open(os.getenv "QUIRE_TEST_KERNELS" or (os.getenv "QUIRE_BUILD" or ".") .. "/t/foreign.fatbin", "rb")
+local file = io.open((os.getenv "QUIRE_BUILD" or ".") .. "/t/foreign.fatbin", "rb")
 if file then
     local module = cuda.module(0, file:read "*a")
     file:close()

@@ -41,7 +41,7 @@ end
 local modules = {}
 function gpu.kernel(name, types)
     if not modules[1] then
-        local path = os.getenv "QUIRE_TEST_KERNELS" or (os.getenv "QUIRE_BUILD" or ".") .. "/t/foreign.fatbin"
+        local path = (os.getenv "QUIRE_BUILD" or ".") .. "/t/foreign.fatbin"
         local file = assert(io.open(path, "rb"))
         modules[1] = quire.cuda.module(gpu.id, file:read "*a")
         file:close()
