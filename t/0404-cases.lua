@@ -1,6 +1,7 @@
 -- The reader of case and workload files, and the inputs it describes.
 -- SPDX-License-Identifier: Apache-2.0
 local tap = require "tap"
+local quire = require "quire"
 local casefile = require "quire.casefile"
 local cases = require "quire.cases"
 
@@ -157,6 +158,13 @@ is(args.bmm1_scale, 0.5 * 0.25 / 8, "bmm1_scale of fp8")
 is(args.bmm2_scale, 0.75, "bmm2_scale of fp8 to fp16")
 args = build("", "s,30,8,2,64,fp8e4m3")
 is(args.bmm2_scale, 0.75 / 0.625, "bmm2_scale of fp8 to fp8")
+for _, length in ipairs { 300, 301, 1024, 8192 } do -- a right result of any length keeps to the bound for random data
+    args = build("", "l" .. length .. "," .. length .. ",8,2,128,fp8e4m3")
+    args.out = quire.decode(args)
+    local verdict = quire.verify(args)
+    ok(verdict.ok and verdict.relative_error <= verdict.relative_bound, "fp8 to fp8, %d keys: relative error %.2g",
+        length, verdict.relative_error)
+end
 
 args = build(",pattern", "rs,300,8,2,64,bf16,rescale-same")
 local keys = first_of(args, 0, 0)
