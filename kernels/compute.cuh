@@ -76,7 +76,7 @@ template <class T>
 __device__ __forceinline__ key_block find_keys(u32 tile_smem, int key, box_shape boxes)
 {
     const int box_rows = 1 << boxes.shift;
-    return {tile_smem + static_cast<u32>((key >> boxes.shift) * (T::D * T::ELEM_BYTES << boxes.shift) +
+    return {tile_smem + static_cast<u32>((key >> boxes.shift) * (T::D * T::ELEM_BYTES << boxes.shift) * boxes.heads +
                                          (key & (box_rows - 1)) * T::ROW_BYTES),
             box_rows * T::ROW_BYTES};
 }
@@ -282,6 +282,8 @@ __device__ __forceinline__ void attend(accumulator<T> &acc, const query_fragment
         for (int b = 0; b < BLOCKS; b++)
             pv<T>(acc, w[b], find_keys<T>(k_smem + T::TILE_BYTES, key + b * 16, boxes), live[b], lane);
     }
+    // A tile that no row sees too: V's warps must not fall behind by a phase of their barrier.
+    barrier_wait(v_full.barrier, v_full.parity);
 }
 
 } // namespace quire

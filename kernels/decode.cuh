@@ -20,19 +20,22 @@ template <class T>
 __device__ __forceinline__ void consume(const decode_params &p, unsigned char *smem, control<T> *ctl)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int key_warp = warp % T::KEY_WARPS, slice = key_warp * T::WARP_KEYS;
-    const u32 ring = smem_address(smem + T::OFF_RING);
+    const int key_warp = warp % T::KEY_WARPS;
     auto *merge = reinterpret_cast<float *>(smem + T::OFF_MERGE);
-    int stage = 0, slot = 0;
-    u32 phase = 0, q_phase = 0;
-    for (bool final = false; !final;) { // items
-        barrier_wait(smem_address(&ctl->q_full[slot]), q_phase);
-        const item_info item = ctl->items[slot];
-        if (item.share < 0)
+    int stage = 0;
+    u32 phase = 0;
+    bool final = false;
+    for (u32 nth = 0; !final; nth++) { // items
+        const int slot = nth % T::Q_SLOTS;
+        barrier_wait(smem_address(&ctl->q_full[slot]), nth / T::Q_SLOTS & 1);
+        if (ctl->items[slot].share < 0)
             break;
-        final = item.final;
-        const bool solo = T::SOLO && item.solo;
+        const bool solo = T::SOLO && ctl->items[slot].solo;
         const box_shape boxes = boxes_of<T>(p, solo);
+        // of a tile: a slice of its keys, or all keys of a head
+        const int slice = solo ? 0 : key_warp * T::WARP_KEYS;
+        const u32 ring = smem_address(smem + T::OFF_RING) +
+                         (solo ? key_warp * (T::D * T::ELEM_BYTES << boxes.shift) : 0);
         const int first_row = solo ? key_warp * T::ROWS : warp / T::KEY_WARPS * T::WARP_ROWS;
         const row_info *rows = reinterpret_cast<const row_info *>(smem + T::OFF_ROWS) + slot * T::Q_ROWS;
         query_fragments<T> q;
@@ -41,10 +44,8 @@ __device__ __forceinline__ void consume(const decode_params &p, unsigned char *s
         acc.clear();
         for (bool last = false; !last;) { // key tiles
             barrier_wait(smem_address(&ctl->k_full[stage]), phase);
-            tile_info tile = ctl->tiles[stage];
+            const tile_info tile = ctl->tiles[stage];
             last = tile.flags & TILE_LAST;
-            if (solo)
-                tile.key0 -= slice; // each warp's slice holds the same keys, of its own head
             const u32 k_smem = ring + stage * 2 * T::TILE_BYTES;
             attend<T>(acc, q, tile, k_smem, {smem_address(&ctl->v_full[stage]), phase}, rows + first_row, slice, boxes,
                       p.scale_log2, lane);
@@ -55,14 +56,11 @@ __device__ __forceinline__ void consume(const decode_params &p, unsigned char *s
             }
         }
         if (solo)
-            finish_solo<T>(p, acc, merge + key_warp * T::ROWS * T::ACC_STRIDE, rows + first_row, lane);
+            finish_solo<T>(p, acc, merge, rows + first_row, ctl->items[slot], key_warp, lane);
         else
-            finish_item<T>(p, acc, merge, rows, item, key_warp, first_row, lane);
+            finish_item<T>(p, acc, merge, rows, ctl->items[slot], key_warp, first_row, lane);
+        final = ctl->items[slot].final;
         barrier_arrive_warp(smem_address(&ctl->q_empty[slot]), lane);
-        if (++slot == T::Q_SLOTS) {
-            slot = 0;
-            q_phase ^= 1;
-        }
     }
 }
 
@@ -109,7 +107,7 @@ __device__ __forceinline__ void decode(const decode_params &p)
         own = load_request<true>(p, own_index);
 
     constexpr u32 CONVERTED = LAYOUT_CONVERTERS * WARP_ARRIVALS, COPIED = 32 + WARP_ARRIVALS;
-    constexpr u32 ARRIVALS = T::CONVERTS ? CONVERTED : T::TMA ? 1 : COPIED;
+    constexpr u32 ARRIVALS = T::CONVERTS ? CONVERTED : T::TMA ? T::COPIERS : COPIED;
     if (threadIdx.x == 0) {
         for (int i = 0; i < T::STAGES; i++) {
             barrier_init(smem_address(&ctl->k_full[i]), ARRIVALS);
@@ -188,11 +186,13 @@ __device__ __forceinline__ void decode(const decode_params &p)
 #define QUIRE_RUNS_ON_wgmma QUIRE_ARCH_HAS_WGMMA
 #define QUIRE_RUNS_ON_async true
 #define QUIRE_INSTANTIATE(family, dtype, elem, d, rows, tile, keyw, roww, stages, ctas, solo)                    \
-    extern "C" __global__ void __launch_bounds__(LAYOUT_THREADS(LAYOUT_MEETS_##family, keyw, roww), ctas)         \
+    extern "C" __global__ void __launch_bounds__(                                                                \
+        LAYOUT_THREADS(LAYOUT_MEETS_##family, keyw, roww, LAYOUT_COPIERS(LAYOUT_SHARES_##family, d, rows)), ctas) \
         decode_##family##_##dtype##_d##d##_r##rows(const __grid_constant__ decode_params p)                      \
     {                                                                                                            \
         using T = quire::traits<quire::kernel_family::family, quire::element::dtype, elem, d, rows, tile, keyw, roww,   \
-                                stages, solo, LAYOUT_MEETS_##family>;                                            \
+                                stages, solo, LAYOUT_MEETS_##family,                                             \
+                                LAYOUT_COPIERS(LAYOUT_SHARES_##family, d, rows)>;                                \
         if constexpr (QUIRE_RUNS_ON_##family)                                                                    \
             quire::decode<T>(p);                                                                                 \
     }

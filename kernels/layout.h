@@ -26,11 +26,17 @@ enum { LAYOUT_CONVERTERS = 4, LAYOUT_RAW_SLOTS = 3 }; /* warps; pieces of a tile
 #define LAYOUT_Q_SLOTS(meets, elem, q_bytes) \
     ((q_bytes) << LAYOUT_CONVERTS(meets, elem) <= 32768 ? LAYOUT_MAX_Q_SLOTS : 1)
 
-/* consumer warps, and two that produce: one brings K, the other V and the query.  Where registers are moved
- * from producers to two consumer warpgroups, the producers are a whole warpgroup: a third brings the query, a
- * fourth is idle; or all four bring their quarters of a tile and convert them. */
+/* Warps that bring K, and as many that bring V: two where registers allow it, as one takes long to issue the
+ * copies of small pages; and of a solo tile's heads those that one of them copies. */
+#define LAYOUT_COPIERS(shares, d, rows) ((shares) && (d) <= 128 && (rows) == 8 ? 2 : 1)
+#define LAYOUT_SOLO_BOX_HEADS(keyw, copiers) ((keyw) / (copiers))
+
+/* consumer warps, and those that produce: a warp or two bring K, as many V, the last of these the query.  Where
+ * registers are moved from producers to two consumer warpgroups, the producers are a whole warpgroup: a third
+ * brings the query, a fourth is idle; or all four bring their quarters of a tile and convert them. */
 #define LAYOUT_MOVES_REGISTERS(meets, roww) (!(meets) && (roww) == 8)
-#define LAYOUT_THREADS(meets, keyw, roww) (((keyw) * (roww) + (LAYOUT_MOVES_REGISTERS(meets, roww) ? 4 : 2)) * 32)
+#define LAYOUT_THREADS(meets, keyw, roww, copiers) \
+    (((keyw) * (roww) + (LAYOUT_MOVES_REGISTERS(meets, roww) ? 4 : 2 * (copiers))) * 32)
 
 /* 128-byte panels in a box of K or V: all of them, or one, so that a panel of the whole tile is one matrix, as
  * suits kernels that the tensor cores limit; larger boxes come faster */
@@ -43,6 +49,12 @@ enum { LAYOUT_CONVERTERS = 4, LAYOUT_RAW_SLOTS = 3 }; /* warps; pieces of a tile
 #define LAYOUT_MEETS_async 1
 #define LAYOUT_MEETS_wgmma 0
 
+/* whether two warps can share the copies of K or V: not those of cp.async, and not where tiles are large */
+#define LAYOUT_SHARES_tma 1
+#define LAYOUT_SHARES_wide 1
+#define LAYOUT_SHARES_async 0
+#define LAYOUT_SHARES_wgmma 0
+
 /* dynamic shared memory of a CTA; the first term is the slack that aligns the ring to 1024 bytes, the
  * period of the copy engine's 128-byte swizzle */
 #define LAYOUT_TOTAL_BYTES(meets, elem, d, rows, tile, keyw, stages, solo)                                \
@@ -52,7 +64,8 @@ enum { LAYOUT_CONVERTERS = 4, LAYOUT_RAW_SLOTS = 3 }; /* warps; pieces of a tile
          LAYOUT_Q_ROWS(rows, keyw, solo) * ((d) * LAYOUT_ELEM(meets, elem) + LAYOUT_ROW_BYTES) +          \
      (meets) * LAYOUT_MERGE_BYTES(d, rows, keyw) + LAYOUT_CONTROL_BYTES)
 
-/* bytes of a partial result in the workspace: rows of D sums, each with its maximum and weight */
+/* a partial result in the workspace: rows of D sums, each with its maximum and weight; and all of a CTA's */
 #define LAYOUT_SLOT_FLOATS(d, rows) ((rows) * LAYOUT_ACC_STRIDE(d))
+#define LAYOUT_CTA_SLOTS(keyw, solo) ((solo) ? (keyw) : 1)
 
 #endif

@@ -49,20 +49,25 @@ struct producer {
     unsigned char *smem;
     control<T> *ctl;
     int lane;
-    int warp; // 0 brings K, 1 V: small pages are limited by how fast a warp issues copies; the last one the query
+    int warp; // even ones bring K, odd ones V: small pages are limited by how fast a warp issues copies; the last
+              // one brings the query
     share mine;
     cursor<T> at;
 
-    // A lane's page of a tile of the cursor's item.
+    // A lane's page of a tile of the cursor's item, and its box in the tile.
     struct page {
         bool live; // holds a key that some row sees; other pages are neither looked up nor read
-        int id, head, panel, slot;
+        int id, panel, slot;
     };
     page pg; // of the cursor's tile
 
-    __device__ __forceinline__ bool brings_v() const { return warp == 1; }
+    __device__ __forceinline__ bool brings_v() const { return warp % 2 == 1; }
     __device__ __forceinline__ bool brings_query() const { return warp == T::PRODUCERS / 32 - 1; }
-    __device__ __forceinline__ bool brings_tiles() const { return T::PRODUCERS == 64 || warp < 2; }
+    __device__ __forceinline__ bool brings_tiles() const { return warp < 2 * T::COPIERS; }
+
+    // Of a tile's boxes a warp takes every COPIERS-th, or where it is solo every page's, with some of the heads.
+    __device__ __forceinline__ int box_of_lane() const { return at.solo ? lane : lane * T::COPIERS + warp / 2; }
+    __device__ __forceinline__ int first_head() const { return at.solo ? warp / 2 * T::SOLO_BOX_HEADS : 0; }
 
     __device__ __forceinline__ box_shape boxes() const { return boxes_of<T>(p, at.solo); }
 
@@ -70,14 +75,14 @@ struct producer {
     __device__ __forceinline__ page find_page(int tile) const
     {
         const box_shape shape = boxes();
-        const int key = at.first_key(tile) + ((lane & (shape.count - 1)) << shape.shift);
+        const int box = box_of_lane(), which = T::BOXES_PER_PAGE > 1 ? box & (shape.count - 1) : box;
+        const int key = at.first_key(tile) + (which << shape.shift);
         const key_range sees = at.keys.some;
         page found;
-        found.panel = T::BOXES_PER_PAGE > 1 ? lane / shape.count : 0;
-        found.head = T::BOXES_PER_PAGE > 1 ? at.head : at.head + lane / shape.count;
+        found.panel = T::BOXES_PER_PAGE > 1 ? box / shape.count : 0;
         found.slot = key & ((1 << p.page_shift) - 1);
-        found.live = lane < shape.count * at.heads() * T::BOXES_PER_PAGE && found.head < p.kv_heads && key < sees.hi &&
-                     key + (1 << shape.shift) > sees.lo && sees.lo < sees.hi;
+        found.live = box < shape.count * T::BOXES_PER_PAGE && key < sees.hi && key + (1 << shape.shift) > sees.lo &&
+                     sees.lo < sees.hi;
         found.id = found.live ? load_int<EARLY>(p.indices + at.req.first_entry + (key >> p.page_shift)) : -1;
         return found;
     }
@@ -128,20 +133,22 @@ struct producer {
 
     __device__ __forceinline__ void copy_tile_tma(int stage, u64 policy)
     {
-        const int box_bytes = T::BOX_PANELS * T::ROW_BYTES << boxes().shift;
+        const box_shape shape = boxes();
+        const int head_bytes = T::BOX_PANELS * T::ROW_BYTES << shape.shift;
+        const int box_bytes = head_bytes * (at.solo ? T::SOLO_BOX_HEADS : 1); // of heads that there are none of too
         const int copies = __popc(__ballot_sync(0xffffffff, pg.live));
         if (lane == 0)
             barrier_arrive_expect(full(stage), copies * box_bytes);
         __syncwarp();
         if (pg.live)
-            copy_box(tile_smem(stage) + lane * box_bytes, map(), full(stage), pg.slot * T::ROW_BYTES / 128, pg.panel,
-                     pg.head, pg.id, policy);
+            copy_box(tile_smem(stage) + (box_of_lane() * shape.heads + first_head()) * head_bytes, map(), full(stage),
+                     pg.slot * T::ROW_BYTES / 128, pg.panel, at.head + first_head(), pg.id, policy);
     }
 
     __device__ __forceinline__ void prefetch_tile(page of)
     {
         if (of.live)
-            prefetch_box(map(), of.slot * T::ROW_BYTES / 128, of.panel, of.head, of.id);
+            prefetch_box(map(), of.slot * T::ROW_BYTES / 128, of.panel, at.head + first_head(), of.id);
     }
 #endif
 
@@ -237,7 +244,7 @@ struct producer {
             }
             const tile_info info = describe_tile<T>(at, at.tile + 1 == at.tile_end || left == 1);
             barrier_wait(empty(stage), phase ^ 1);
-            if (lane == 0 && !brings_v())
+            if (lane == 0 && warp == 0)
                 ctl->tiles[stage] = info;
             if constexpr (T::TMA) {
 #if __CUDA_ARCH__ >= 900

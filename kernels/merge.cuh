@@ -131,20 +131,133 @@ __device__ __forceinline__ void store_accumulator(float *plane, accumulator<T> &
         }
 }
 
-// A solo warp's item is its own; `plane` and `rows` too.
+// Floats from a CTA's slots to the next CTA's: one slot, and where items can be solo one for each of their heads.
 template <class T>
-__device__ __forceinline__ void finish_solo(const decode_params &p, accumulator<T> &acc, float *plane,
-                                            const row_info *rows, int lane)
+constexpr int CTA_SLOTS = LAYOUT_SLOT_FLOATS(T::D, T::ROWS) * LAYOUT_CTA_SLOTS(T::KEY_WARPS, T::SOLO);
+
+template <class T>
+__device__ __forceinline__ float *slots_of(const decode_params &p, int share)
 {
+    return p.partials + static_cast<long long>(share) * CTA_SLOTS<T>;
+}
+
+// Adds partial results begin, begin + step, ... of those to add to this warp's rows of its plane: each is polled by
+// one warp, so that none is polled by threads that have nothing to do with it.  `first_slot`: of rank 0.
+template <class T>
+__device__ __forceinline__ void gather(const gathering &todo, int begin, int step, float *plane, float *first_slot,
+                                       const row_info *rows, int first_row, int lane)
+{
+    constexpr u32 ALL = 0xffffffff;
+    // a lane holds VECTORS of CHUNK rows, 32 vectors apart; lane r also the state of row r
+    constexpr int ROW_VECTORS = T::D / 4, ALL_VECTORS = T::WARP_ROWS * ROW_VECTORS / 32;
+    constexpr int VECTORS = ALL_VECTORS < 8 ? ALL_VECTORS : 8, CHUNK = VECTORS * 32 / ROW_VECTORS;
+    static_assert(T::WARP_ROWS % CHUNK == 0 && CHUNK <= 32);
+    const auto row = [lane](int v) { return (v * 32 + lane) / ROW_VECTORS; }; // of vector v, in its chunk
+    const auto place = [lane, row](int v) { return row(v) * T::ACC_STRIDE + (v * 32 + lane) % ROW_VECTORS * 4; };
+    const int own_state = lane % CHUNK * T::ACC_STRIDE + T::D;
+
+#pragma unroll 1
+    for (int row0 = first_row; row0 < first_row + T::WARP_ROWS; row0 += CHUNK) {
+        // rows that only fill the tile leave nothing anywhere
+        const u32 live = __ballot_sync(ALL, lane < CHUNK && rows[row0 + lane % CHUNK].out_row >= 0);
+        if (!live)
+            break;
+        float *const chunk = plane + row0 * T::ACC_STRIDE;
+        float4 sum[VECTORS];
+        float2 state = make_float2(0, 0);
+        if (lane < CHUNK)
+            state = *reinterpret_cast<const float2 *>(chunk + own_state);
+#pragma unroll
+        for (int v = 0; v < VECTORS; v++)
+            sum[v] = *reinterpret_cast<const float4 *>(chunk + place(v));
+#pragma unroll 1
+        for (int i = begin; i < todo.count; i += step) {
+            float *const slot = first_slot + (todo.rank_of(i) * CTA_SLOTS<T> + row0 * T::ACC_STRIDE);
+            float4 part[VECTORS];
+            float2 part_state;
+            u32 least; // of all words: 0 until every one has arrived
+            do {
+#pragma unroll
+                for (int v = 0; v < VECTORS; v++) // all under way at once
+                    load_relaxed(part[v], reinterpret_cast<const float4 *>(slot + place(v)), live >> row(v) & 1);
+                load_relaxed(part_state, reinterpret_cast<const float2 *>(slot + own_state), live >> lane & 1);
+                least = least_word(part_state);
+#pragma unroll
+                for (int v = 0; v < VECTORS; v++)
+                    least = min(least, least_word(part[v]));
+            } while (__any_sync(ALL, !least));
+            const float top = fmaxf(state.x, part_state.x);
+            const float ours = rescale(state.x, top), theirs = rescale(part_state.x, top);
+            state = make_float2(top, state.y * ours + part_state.y * theirs);
+            if (live >> lane & 1)
+                *reinterpret_cast<float2 *>(slot + own_state) = make_float2(0, 0);
+#pragma unroll
+            for (int v = 0; v < VECTORS; v++) {
+                const float a = __shfl_sync(ALL, ours, row(v)), b = __shfl_sync(ALL, theirs, row(v));
+                sum[v] = make_float4(sum[v].x * a + part[v].x * b, sum[v].y * a + part[v].y * b,
+                                     sum[v].z * a + part[v].z * b, sum[v].w * a + part[v].w * b);
+                if (live >> row(v) & 1)
+                    *reinterpret_cast<float4 *>(slot + place(v)) = make_float4(0, 0, 0, 0);
+            }
+        }
+#pragma unroll
+        for (int v = 0; v < VECTORS; v++)
+            *reinterpret_cast<float4 *>(chunk + place(v)) = sum[v];
+        if (lane < CHUNK)
+            *reinterpret_cast<float2 *>(chunk + own_state) = state;
+    }
+}
+
+// To a slot of the workspace.
+template <class T, int N>
+__device__ __forceinline__ void leave_part(float *slot, int row, int dim, const row_part<N> &part)
+{
+    float *const to = slot + row * T::ACC_STRIDE + dim;
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        store_relaxed(reinterpret_cast<float4 *>(to + j * (T::D / N)),
+                      make_float4(never_zero(part.o[j].x), never_zero(part.o[j].y), never_zero(part.o[j].z),
+                                  never_zero(part.o[j].w)));
+    if (dim == 0)
+        store_relaxed(reinterpret_cast<float2 *>(to + T::D),
+                      make_float2(never_zero(part.state.x), never_zero(part.state.y)));
+}
+
+// One warp, whose head of the item is its own; `rows` too.
+template <class T>
+__device__ __forceinline__ void finish_solo(const decode_params &p, accumulator<T> &acc, float *merge,
+                                            const row_info *rows, const item_info &item, int key_warp, int lane)
+{
+    constexpr int VECTORS = T::D / 4; // of a row
+    float *const plane = merge + key_warp * T::ROWS * T::ACC_STRIDE;
+    float *const first_slot = slots_of<T>(p, item.share - item.rank) + key_warp * LAYOUT_SLOT_FLOATS(T::D, T::ROWS);
     store_accumulator<T>(plane, acc, 0, lane);
     __syncwarp();
-#pragma unroll 1
-    for (int unit = lane; unit < T::ROWS * T::D / 4; unit += 32) {
-        const int row = unit / (T::D / 4), dim = unit % (T::D / 4) * 4;
+    const gathering todo = what_to_gather(item);
+    if (todo.count > 0) {
+        gather<T>(todo, 0, 1, plane, first_slot, rows, 0, lane);
+        __syncwarp();
+    }
+    const auto part_of = [plane](int row, int dim) {
         const float *from = plane + row * T::ACC_STRIDE;
-        if (rows[row].out_row >= 0)
-            store_out<T>(p, rows[row].out_row, dim, *reinterpret_cast<const float4 *>(from + dim),
-                         *reinterpret_cast<const float2 *>(from + T::D));
+        return row_part<1>{{*reinterpret_cast<const float4 *>(from + dim)},
+                           *reinterpret_cast<const float2 *>(from + T::D)};
+    };
+    if (item.rank == 0) {
+#pragma unroll 4
+        for (int unit = lane; unit < T::ROWS * VECTORS; unit += 32) {
+            const int row = unit / VECTORS, dim = unit % VECTORS * 4;
+            const row_part<1> part = part_of(row, dim);
+            if (rows[row].out_row >= 0)
+                store_out<T>(p, rows[row].out_row, dim, part.o[0], part.state);
+        }
+    } else {
+#pragma unroll 1
+        for (int unit = lane; unit < T::ROWS * VECTORS; unit += 32) {
+            const int row = unit / VECTORS, dim = unit % VECTORS * 4;
+            if (rows[row].out_row >= 0)
+                leave_part<T>(first_slot + item.rank * CTA_SLOTS<T>, row, dim, part_of(row, dim));
+        }
     }
     __syncwarp();
 }
@@ -155,20 +268,24 @@ __device__ __forceinline__ void finish_item(const decode_params &p, accumulator<
                                             const row_info *rows, const item_info &item, int key_warp, int first_row,
                                             int lane)
 {
-    constexpr int PLANE = T::ROWS * T::ACC_STRIDE, SLOT = LAYOUT_SLOT_FLOATS(T::D, T::ROWS);
+    constexpr int PLANE = T::ROWS * T::ACC_STRIDE;
     // a thread takes N vectors of a row at a time, STEP dims apart
     constexpr int VECTORS = T::ROWS * T::D / 4 / T::CONSUMERS, N = VECTORS < 2 ? 1 : 2, STEP = T::D / N;
-    constexpr int BATCH = 8;
     static_assert(STEP % 4 == 0);
 
+    float *const first_slot = slots_of<T>(p, item.share - item.rank);
     store_accumulator<T>(merge + key_warp * PLANE, acc, first_row, lane);
-    named_barrier(1, T::CONSUMERS);
-
     const gathering todo = what_to_gather(item);
-    float *const first_slot = p.partials + static_cast<long long>(item.share - item.rank) * SLOT; // of rank 0
+    if (key_warp < todo.count) {
+        __syncwarp();
+        gather<T>(todo, key_warp, T::KEY_WARPS, merge + key_warp * PLANE, first_slot, rows, first_row, lane);
+    }
+    named_barrier(1, T::CONSUMERS);
 #pragma unroll 1
     for (int unit = threadIdx.x; unit < T::ROWS * STEP / 4; unit += T::CONSUMERS) {
         const int row = unit / (STEP / 4), dim = unit % (STEP / 4) * 4, place = row * T::ACC_STRIDE + dim;
+        if (rows[row].out_row < 0)
+            continue;
         row_part<N> part, warps[T::KEY_WARPS];
 #pragma unroll
         for (int k = 0; k < T::KEY_WARPS; k++) {
@@ -187,66 +304,16 @@ __device__ __forceinline__ void finish_item(const decode_params &p, accumulator<
 #pragma unroll
         for (int k = 1; k < T::KEY_WARPS; k++)
             add_part(part, warps[k]);
-#pragma unroll 1
-        for (int i = 0; i < todo.count; i += BATCH) {
-            row_part<N> other[BATCH];
-            u32 least; // of all words: 0 until every one has arrived
-            do {
-#pragma unroll
-                for (int k = 0; k < BATCH; k++) { // all under way at once
-                    const float *from = first_slot + todo.rank_of(i + k) * SLOT + place;
-                    const bool wanted = i + k < todo.count;
-#pragma unroll
-                    for (int j = 0; j < N; j++)
-                        load_relaxed(other[k].o[j], reinterpret_cast<const float4 *>(from + j * STEP), wanted);
-                    load_relaxed(other[k].state, reinterpret_cast<const float2 *>(from - dim + T::D), wanted);
-                }
-                least = 1;
-#pragma unroll
-                for (int k = 0; k < BATCH; k++) {
-                    u32 here = least_word(other[k].state);
-#pragma unroll
-                    for (int j = 0; j < N; j++)
-                        here = min(here, least_word(other[k].o[j]));
-                    least = min(least, here);
-                }
-            } while (!least);
-            top = part.state.x;
-#pragma unroll
-            for (int k = 0; k < BATCH; k++)
-                top = i + k < todo.count ? fmaxf(top, other[k].state.x) : top;
-            scale_part(part, top);
-#pragma unroll
-            for (int k = 0; k < BATCH; k++)
-                if (i + k < todo.count) {
-                    add_part(part, other[k]);
-                    float *from = first_slot + todo.rank_of(i + k) * SLOT + place;
-#pragma unroll
-                    for (int j = 0; j < N; j++)
-                        *reinterpret_cast<float4 *>(from + j * STEP) = make_float4(0, 0, 0, 0);
-                }
-        }
         if (item.rank > 0) {
-            float *to = first_slot + item.rank * SLOT + place;
-#pragma unroll
-            for (int j = 0; j < N; j++)
-                store_relaxed(reinterpret_cast<float4 *>(to + j * STEP),
-                              make_float4(never_zero(part.o[j].x), never_zero(part.o[j].y), never_zero(part.o[j].z),
-                                          never_zero(part.o[j].w)));
-            if (dim == 0)
-                store_relaxed(reinterpret_cast<float2 *>(to + T::D),
-                              make_float2(never_zero(part.state.x), never_zero(part.state.y)));
-        } else if (rows[row].out_row >= 0) {
+            leave_part<T>(first_slot + item.rank * CTA_SLOTS<T>, row, dim, part);
+        } else {
 #pragma unroll
             for (int j = 0; j < N; j++)
                 store_out<T>(p, rows[row].out_row, dim + j * STEP, part.o[j], part.state);
         }
     }
-    // the merge area is free again, and nobody polls the rows' states any more
-    named_barrier(1, T::CONSUMERS);
-    for (int i = threadIdx.x; i < todo.count * T::ROWS; i += T::CONSUMERS)
-        *reinterpret_cast<float2 *>(first_slot + todo.rank_of(i / T::ROWS) * SLOT +
-                                    i % T::ROWS * T::ACC_STRIDE + T::D) = make_float2(0, 0);
+    if (!item.final)
+        named_barrier(1, T::CONSUMERS); // the merge area is free again
 }
 
 } // namespace quire

@@ -18,12 +18,13 @@ enum decode_flags {
     DECODE_PACKED = 2,          /* qo_indptr gives each request's query tokens */
     DECODE_METADATA_STABLE = 4, /* metadata may be read before the work before this launch is done */
     DECODE_OUT_FP8 = 8,         /* fp8 kernels only; else they write fp16 */
-    DECODE_READ_ONCE = 16       /* each K/V byte is read by one work item: do not keep it in L2 */
+    DECODE_READ_ONCE = 16,      /* each K/V byte is read by one work item: do not keep it in L2 */
+    DECODE_HEADS_TOGETHER = 32  /* long launches read the heads of a page together (schedule.cuh) */
 };
 
 struct decode_params {
     /* [pages][Hkv][panel][slots][128 bytes], where 128 bytes hold part of a slot, or two slots of 64;
-     * boxes of a tile's slots of one page, and of a solo warp's (variants.h) */
+     * boxes of a tile's slots of one page and head, and of a solo tile's of one page and all its heads */
     struct tensor_map k_map, v_map, k_solo_map, v_solo_map;
     const void *query;              /* [total_q][Hq][D] */
     const void *k, *v;              /* [pages][Hkv][page_size][D], pages k_page_stride bytes apart */

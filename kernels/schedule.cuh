@@ -2,8 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // An item is (request, KV head, tile of ROWS query rows); its length is the number of key tiles that
-// any of its rows sees, and at least 1, because rows without keys are written too.  Of a request so short
-// that one warp's slice holds its keys, an item has KEY_WARPS heads (solo).  Items are ordered
+// any of its rows sees, and at least 1, because rows without keys are written too.  A solo item is (request,
+// KEY_WARPS heads), and its tiles are as many keys of each head as a warp's slice holds: so are the items of
+// requests with so few keys, and all items of a long launch where pages are small, because the blocks of
+// several heads that adjoin in a page are read faster than one head's.  Items are ordered
 // by request, head, row tile, and laid end to end; share s of N is the s-th of N equal runs of tiles.
 // The CTA that is dispatched first takes the last share: a CTA that waits for another's partial
 // result (merge.cuh) waits only for higher shares, which are dispatched earlier.
@@ -106,24 +108,25 @@ __device__ __forceinline__ tile_keys keys_of(const decode_params &p, const reque
     return {{a.lo, z.hi}, {z.lo, a.hi}};
 }
 
-// An item's run of key tiles, in units of TILE keys from the request's start.
+// An item's run of key tiles, counted from the request's start.
 template <class T>
-__device__ __forceinline__ int first_tile(key_range k) { return k.lo < k.hi ? k.lo / T::TILE : 0; }
-
-template <class T>
-__device__ __forceinline__ int tile_count(key_range k)
+__device__ __forceinline__ int first_tile(key_range k, bool solo)
 {
-    return k.lo < k.hi ? (k.hi + T::TILE - 1) / T::TILE - k.lo / T::TILE : 1;
+    return k.lo < k.hi ? (solo ? k.lo / T::WARP_KEYS : k.lo / T::TILE) : 0;
 }
 
-// Whether a request's heads are packed.  Its keys start at solo_start.
 template <class T>
-__device__ __forceinline__ int solo_start(key_range k) { return k.lo / T::WARP_KEYS * T::WARP_KEYS; }
-
-template <class T>
-__device__ __forceinline__ bool is_solo(key_range k, int row_tile_count)
+__device__ __forceinline__ int tile_count(key_range k, bool solo)
 {
-    return T::SOLO && row_tile_count == 1 && k.lo < k.hi && k.hi - solo_start<T>(k) <= T::WARP_KEYS;
+    const int end = solo ? (k.hi + T::WARP_KEYS - 1) / T::WARP_KEYS : (k.hi + T::TILE - 1) / T::TILE;
+    return k.lo < k.hi ? end - first_tile<T>(k, solo) : 1;
+}
+
+// `together`: all items of the launch are.
+template <class T>
+__device__ __forceinline__ bool is_solo(key_range k, int row_tile_count, bool together)
+{
+    return T::SOLO && row_tile_count == 1 && (together || (k.lo < k.hi && tile_count<T>(k, true) == 1));
 }
 
 // A request's items stand in `heads` groups of equal length.
@@ -135,15 +138,16 @@ struct request_tiles {
 };
 
 template <class T>
-__device__ __forceinline__ request_tiles count_tiles(const decode_params &p, const request &r)
+__device__ __forceinline__ request_tiles count_tiles(const decode_params &p, const request &r, bool together)
 {
     const int n = row_tiles<T>(p, r);
     request_tiles t = {p.kv_heads, 0};
     for (int rt = 0; rt < n; rt++) {
         const key_range k = keys_of<T>(p, r, rt).some;
-        if (is_solo<T>(k, n))
+        const bool solo = is_solo<T>(k, n, together);
+        if (solo)
             t.heads = (p.kv_heads + T::KEY_WARPS - 1) / T::KEY_WARPS;
-        t.each += tile_count<T>(k);
+        t.each += tile_count<T>(k, solo);
     }
     return t;
 }
@@ -154,11 +158,17 @@ __device__ __forceinline__ u64 divide(u64 a, u64 b)
     return a >> 32 ? a / b : static_cast<u32>(a) / static_cast<u32>(b);
 }
 
+// Key tiles, mostly of 32 KB, up to which a launch is short; merging pieces of many rows costs more than idle
+// CTAs at any length.
+template <class T>
+constexpr u64 SHORT_LAUNCH = T::ROWS >= 32 ? ~0ull : 9000;
+
 // A CTA's run of tiles, and where it begins.
 struct share {
     u64 each, extra;     // key tiles of a share; the first `extra` shares have one more
     u64 start, end;      // this CTA's share
     u64 offset;          // of `start` within its request
+    bool together;       // all items are solo
     int index;           // of the share; negative if there is none for this CTA
     int b;               // the request that `start` lies in
     request req;
@@ -177,10 +187,8 @@ struct share {
     template <class T>
     __device__ __forceinline__ void cut(const decode_params &p, u64 total, bool alike, int heads)
     {
-        // in tiles of 32 KB; merging pieces of many rows costs more than idle CTAs at any length
-        constexpr u64 SHORT = T::ROWS >= 32 ? ~0ull : 9000;
         int count = gridDim.x;
-        if (alike && total <= SHORT)
+        if (alike && total <= SHORT_LAUNCH<T>)
             count = heads == p.kv_heads ? p.even_shares : p.even_solo_shares;
         if (T::WGMMA && alike) { // a piece is worth its merging from 128 KB on
             constexpr int LEAST = 131072 / (2 * T::TILE_BYTES);
@@ -200,6 +208,14 @@ struct share {
     }
 };
 
+// Whether the items of a launch are to be solo, all of them: where it is long, and no item is cut in many
+// pieces then.  `longest`: the most tiles of a head of any request.
+template <class T>
+__device__ __forceinline__ bool join_heads(const decode_params &p, u64 total, u64 longest)
+{
+    return total > SHORT_LAUNCH<T> && longest * T::KEY_WARPS * gridDim.x * 2 <= total * 5;
+}
+
 // By one warp alone, if there are at most 32 requests: the start of a launch waits for this.  `own`: the
 // metadata of request min(lane, batch - 1).
 template <class T>
@@ -208,22 +224,34 @@ __device__ __forceinline__ share find_share_alone(const decode_params &p, const 
     constexpr u32 ALL = 0xffffffff;
     share s;
     s.req = clamp_request(p, own);
-    s.tiles = count_tiles<T>(p, s.req);
     s.b = own.index;
-    u64 mine = s.tiles.total(), before = 0, total = mine;
-    bool alike = T::WGMMA || row_tiles<T>(p, s.req) == 1;
-    if (p.batch > 1) {
-        if (lane >= p.batch)
-            mine = 0;
-        total = mine;
+    s.together = false;
+    u64 mine, before, total;
+    for (;;) {
+        s.tiles = count_tiles<T>(p, s.req, s.together);
+        total = mine = s.tiles.total();
+        before = 0;
+        if (p.batch > 1) {
+            if (lane >= p.batch)
+                mine = 0;
+            total = mine;
 #pragma unroll
-        for (int step = 1; step < 32; step *= 2) { // inclusive scan
-            const u64 other = __shfl_up_sync(ALL, total, step);
-            if (lane >= step)
-                total += other;
+            for (int step = 1; step < 32; step *= 2) { // inclusive scan
+                const u64 other = __shfl_up_sync(ALL, total, step);
+                if (lane >= step)
+                    total += other;
+            }
+            before = total - mine;
+            total = __shfl_sync(ALL, total, 31);
         }
-        before = total - mine;
-        total = __shfl_sync(ALL, total, 31);
+        if (!(T::SOLO && p.flags & DECODE_HEADS_TOGETHER) || s.together || total <= SHORT_LAUNCH<T>)
+            break;
+        s.together = join_heads<T>(p, total, __reduce_max_sync(ALL, static_cast<u32>(s.tiles.each)));
+        if (!s.together)
+            break;
+    }
+    bool alike = (T::WGMMA || row_tiles<T>(p, s.req) == 1) && !s.together;
+    if (p.batch > 1) {
         const int heads = __shfl_sync(ALL, s.tiles.heads, 0), length = __shfl_sync(ALL, s.tiles.each, 0);
         alike = __all_sync(ALL, alike && s.tiles.heads == heads && s.tiles.each == length);
     }
@@ -240,7 +268,6 @@ __device__ __forceinline__ share find_share_alone(const decode_params &p, const 
         s.req.tokens = __shfl_sync(ALL, s.req.tokens, b);
         s.req.first_token = __shfl_sync(ALL, s.req.first_token, b);
         s.req.first_entry = __shfl_sync(ALL, s.req.first_entry, b);
-        s.tiles.heads = __shfl_sync(ALL, s.tiles.heads, b);
         s.tiles.each = __shfl_sync(ALL, s.tiles.each, b);
     }
     return s;
@@ -259,41 +286,66 @@ __device__ __forceinline__ void find_share(const decode_params &p, share *s, u64
     u64 mine = 0;
     request req;
     request_tiles tiles = {0, 0};
-    bool alike = true; // this thread's requests, to one another
+    bool alike = true, together = false; // alike: this thread's requests, to one another
     for (int b = first; b < last; b++) {
         req = clamp_request(p, each == 1 ? own : load_request(p, b));
-        const request_tiles here = count_tiles<T>(p, req);
-        alike &= (T::WGMMA || row_tiles<T>(p, req) == 1) && (b == first || (here.heads == tiles.heads && here.each == tiles.each));
+        const request_tiles here = count_tiles<T>(p, req, false);
+        alike &= (T::WGMMA || row_tiles<T>(p, req) == 1) &&
+                 (b == first || (here.heads == tiles.heads && here.each == tiles.each));
         tiles = here;
         mine += here.total();
     }
-    u64 before = mine; // inclusive scan
+    u64 before, total;
+    for (;;) {
+        before = mine; // inclusive scan
 #pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-        const u64 other = __shfl_up_sync(0xffffffff, before, step);
-        if (lane >= step)
-            before += other;
+        for (int step = 1; step < 32; step *= 2) {
+            const u64 other = __shfl_up_sync(0xffffffff, before, step);
+            if (lane >= step)
+                before += other;
+        }
+        if (lane == 31)
+            words[warp] = before;
+        if (threadIdx.x == 0) {
+            words[30] = tiles.heads;
+            words[31] = tiles.each;
+        }
+        __syncthreads();
+        total = 0;
+        before -= mine;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) {
+            if (w == warp)
+                before += total;
+            total += words[w];
+        }
+        if (!(T::SOLO && p.flags & DECODE_HEADS_TOGETHER) || each > 1 || together || total <= SHORT_LAUNCH<T>)
+            break;
+        const u32 longest = __reduce_max_sync(0xffffffff, static_cast<u32>(tiles.each));
+        __syncthreads();
+        if (lane == 0)
+            words[warp] = longest;
+        __syncthreads();
+        u64 most = 0;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++)
+            most = max(most, words[w]);
+        __syncthreads();
+        together = join_heads<T>(p, total, most);
+        if (!together)
+            break;
+        if (first < last) {
+            tiles = count_tiles<T>(p, req, true);
+            mine = tiles.total();
+        }
+        alike = false;
     }
-    if (lane == 31)
-        words[warp] = before;
-    if (threadIdx.x == 0) {
-        words[30] = tiles.heads;
-        words[31] = tiles.each;
-    }
-    __syncthreads();
     const int heads = static_cast<int>(words[30]);
     alike &= first == last || (tiles.heads == heads && tiles.each == static_cast<int>(words[31]));
-    u64 total = 0;
-    before -= mine;
-#pragma unroll
-    for (int w = 0; w < WARPS; w++) {
-        if (w == warp)
-            before += total;
-        total += words[w];
-    }
     alike = __syncthreads_and(alike);
 
     share found = {};
+    found.together = together;
     found.cut<T>(p, total, alike, heads);
     if (found.index < 0) {
         if (threadIdx.x == 0)
@@ -304,7 +356,7 @@ __device__ __forceinline__ void find_share(const decode_params &p, share *s, u64
         if (last - first > 1)
             for (;; found.b++) {
                 req = clamp_request(p, load_request(p, found.b));
-                tiles = count_tiles<T>(p, req);
+                tiles = count_tiles<T>(p, req, together);
                 if (found.offset < tiles.total())
                     break;
                 found.offset -= tiles.total();
@@ -323,26 +375,23 @@ struct cursor {
     raw_request ahead;   // the request after it, on its way
     int b, head, rt, row_tile_count;
     tile_keys keys;
-    bool solo;
+    bool together, solo; // all items; this one
     int tile, tile_end;  // next key tile of the item, and one past its last
     u64 item_start;      // of the item in the launch's order
 
-    __device__ __forceinline__ int length() const { return tile_count<T>(keys.some); }
+    __device__ __forceinline__ int length() const { return tile_count<T>(keys.some, solo); }
     __device__ __forceinline__ u64 item_end() const { return item_start + length(); }
     __device__ __forceinline__ int heads() const { return solo ? T::KEY_WARPS : 1; } // of the item
 
-    // The first key of the tile, and how many there are of one head.
-    __device__ __forceinline__ int first_key(int of_tile) const
-    {
-        return solo ? solo_start<T>(keys.some) : of_tile * T::TILE;
-    }
+    // The first key of a tile, and how many there are of one head.
+    __device__ __forceinline__ int first_key(int of_tile) const { return of_tile * key_count(); }
     __device__ __forceinline__ int key_count() const { return solo ? T::WARP_KEYS : T::TILE; }
 
     __device__ __forceinline__ void enter_item(const decode_params &p)
     {
         keys = keys_of<T>(p, req, rt);
-        solo = is_solo<T>(keys.some, row_tile_count);
-        tile = first_tile<T>(keys.some);
+        solo = is_solo<T>(keys.some, row_tile_count, together);
+        tile = first_tile<T>(keys.some, solo);
         tile_end = tile + length();
     }
 
@@ -357,6 +406,7 @@ struct cursor {
     {
         b = s.b;
         req = s.req;
+        together = s.together;
         row_tile_count = row_tiles<T>(p, req);
         const u64 each = s.tiles.each;
         const int group = s.offset < each ? 0 : static_cast<int>(divide(s.offset, each));

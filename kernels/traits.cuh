@@ -30,14 +30,14 @@ struct item_info {
     int share;     // the CTA's; negative: it has no work
     int rank;      // of this share among those that hold a piece of the item
     int last_rank;
-    bool solo;     // key warp w has head w of the item's heads to itself
+    bool solo;     // key warp w has head w of the item's to itself, and leaves partial result w of the CTA's
     bool final;    // the CTA's last
 };
 
 enum class kernel_family { tma, wide, wgmma, async };
 
 template <kernel_family F, element E, int RAW_ELEM, int D_, int ROWS_, int TILE_, int KEY_WARPS_, int ROW_WARPS_, int STAGES_,
-          bool SOLO_, bool MEETS_>
+          bool SOLO_, bool MEETS_, int COPIERS_>
 struct traits {
     static constexpr bool BF16 = E == element::bf16, FP8 = E == element::fp8e4m3, SOLO = SOLO_;
     static constexpr bool TMA = F != kernel_family::async, WGMMA = F == kernel_family::wgmma;
@@ -46,9 +46,10 @@ struct traits {
     static constexpr int ELEM_BYTES = ELEM, D = D_, ROWS = ROWS_, TILE = TILE_, STAGES = STAGES_;
     static constexpr int KEY_WARPS = KEY_WARPS_, ROW_WARPS = ROW_WARPS_;
     static constexpr int CONSUMERS = KEY_WARPS * ROW_WARPS * 32;
-    static constexpr int THREADS = LAYOUT_THREADS(MEETS_, KEY_WARPS, ROW_WARPS);
+    static constexpr int COPIERS = COPIERS_, SOLO_BOX_HEADS = LAYOUT_SOLO_BOX_HEADS(KEY_WARPS, COPIERS);
+    static constexpr int THREADS = LAYOUT_THREADS(MEETS_, KEY_WARPS, ROW_WARPS, COPIERS);
     static constexpr bool MOVES_REGISTERS = LAYOUT_MOVES_REGISTERS(MEETS_, ROW_WARPS);
-    static constexpr int PRODUCERS = CONVERTS ? LAYOUT_CONVERTERS * 32 : MOVES_REGISTERS ? 96 : 64; // threads
+    static constexpr int PRODUCERS = CONVERTS ? LAYOUT_CONVERTERS * 32 : MOVES_REGISTERS ? 96 : 64 * COPIERS; // threads
     static constexpr int CONSUMER_REGISTERS = CONVERTS ? 192 : 208, PRODUCER_REGISTERS = CONVERTS ? 120 : 88; // of 3 * 168
     static constexpr int WARP_KEYS = TILE / KEY_WARPS, WARP_ROWS = ROWS / ROW_WARPS;
     static constexpr int N_TILES = WARP_ROWS / 8;   // of 8 rows
@@ -102,10 +103,12 @@ struct control {
     u64 share_words[32];             // find_share's
 };
 
-// How pages lie in a stage: BOXES_PER_PAGE boxes for every page that a tile, or a solo warp's slice, touches.
+// How pages lie in a stage: the slots of every page that a tile touches, in BOXES_PER_PAGE boxes, and where it is
+// solo all heads' slots of the page one after the other.
 struct box_shape {
-    int shift; // log2 of the slots in a box
-    int count; // pages per tile or slice
+    int shift; // log2 of the slots of a page and head that lie together
+    int count; // pages per tile
+    int heads;
 };
 
 __host__ __device__ constexpr int log2(int x) { return x <= 1 ? 0 : 1 + log2(x / 2); }
@@ -114,7 +117,7 @@ template <class T>
 __device__ __forceinline__ box_shape boxes_of(const decode_params &p, bool solo)
 {
     const int shift = min(p.page_shift, solo ? log2(T::WARP_KEYS) : log2(T::TILE));
-    return {shift, (solo ? T::WARP_KEYS : T::TILE) >> shift};
+    return {shift, (solo ? T::WARP_KEYS : T::TILE) >> shift, solo ? T::KEY_WARPS : 1};
 }
 
 } // namespace quire

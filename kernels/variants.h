@@ -2,7 +2,7 @@
  * and lib/policy.c chooses.  Plain C.
  * SPDX-License-Identifier: Apache-2.0
  *
- * A CTA is KEY_WARPS * ROW_WARPS consumer warps and two producer warps.  A work item is (request, KV
+ * A CTA is KEY_WARPS * ROW_WARPS consumer warps and two or four producer warps.  A work item is (request, KV
  * head, tile of ROWS query rows); a consumer warp takes TILE/KEY_WARPS keys of every key tile and
  * ROWS/ROW_WARPS of the rows, in n-tiles of 8.  The ring holds STAGES tiles of K and V.
  *
@@ -19,8 +19,9 @@
  * allow it (168 per thread for 2 x 5 warps).  Where 8 rows do not fit one warp's registers beside
  * the output (D = 256: 64 accumulators per 8 rows), rows are spread over warps instead.
  *
- * solo: a request whose keys fit one warp's slice is packed, a head to each key warp, so that a tile is
- * not mostly empty and warps need not meet.  It takes shared memory for all the heads' query rows.
+ * solo: key warps can take a head each instead of a slice of one head's keys, so that a short request's
+ * tile is not mostly empty, what adjoins in a small page is read together, and warps need not meet.  It
+ * takes shared memory for all the heads' query rows.
  */
 #ifndef QUIRE_VARIANTS_H
 #define QUIRE_VARIANTS_H

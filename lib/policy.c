@@ -15,7 +15,7 @@ struct variant {
     enum family family;
     quire_dtype dtype;
     int elem_bytes, head_dim, rows;
-    int tile, key_warps, solo_keys, box_keys, box_panels, ctas_per_sm, threads;
+    int tile, key_warps, solo_keys, solo_box_heads, box_keys, box_panels, ctas_per_sm, threads;
     size_t shared_bytes, slot_bytes;
     const char *image, *kernel;
 };
@@ -26,10 +26,12 @@ struct variant {
 
 #define ROW(family, dtype, elem, d, rows, tile, keyw, roww, stages, ctas, solo)                        \
     { family_##family, DTYPE_##dtype, elem, d, rows, tile, keyw, (solo) * (tile) / (keyw),          \
-      (tile) / (LAYOUT_CONVERTS(LAYOUT_MEETS_##family, elem) ? LAYOUT_CONVERTERS : 1),                       \
+      LAYOUT_SOLO_BOX_HEADS(keyw, LAYOUT_COPIERS(LAYOUT_SHARES_##family, d, rows)),                    \
+      (tile) / (LAYOUT_CONVERTS(LAYOUT_MEETS_##family, elem) ? LAYOUT_CONVERTERS : 1),                 \
       LAYOUT_BOX_PANELS(LAYOUT_MEETS_##family, elem, d, rows), ctas,                                   \
-      LAYOUT_THREADS(LAYOUT_MEETS_##family, keyw, roww),                                                                  \
-      LAYOUT_TOTAL_BYTES(LAYOUT_MEETS_##family, elem, d, rows, tile, keyw, stages, solo), LAYOUT_SLOT_FLOATS(d, rows) * 4, \
+      LAYOUT_THREADS(LAYOUT_MEETS_##family, keyw, roww, LAYOUT_COPIERS(LAYOUT_SHARES_##family, d, rows)), \
+      LAYOUT_TOTAL_BYTES(LAYOUT_MEETS_##family, elem, d, rows, tile, keyw, stages, solo),              \
+      LAYOUT_SLOT_FLOATS(d, rows) * LAYOUT_CTA_SLOTS(keyw, solo) * 4,                                  \
       "decode_" #dtype "_d" #d, "decode_" #family "_" #dtype "_d" #d "_r" #rows },
 
 /* The images, and which of the variants each holds: a launch looks at no others, for the host's time. */
@@ -123,7 +125,10 @@ quire_status policy_plan(const struct problem *p, const struct device_limits *d,
         .box_slots = p->page_size < v->box_keys ? p->page_size : v->box_keys,
         .box_panels = v->box_panels,
         .solo_heads = v->key_warps,
+        .solo_box_heads = v->solo_box_heads,
         .solo_box_slots = p->page_size < v->solo_keys ? p->page_size : v->solo_keys,
+        /* where a solo tile is cut into whole pages, its heads' blocks adjoin */
+        .heads_together = v->solo_keys >= p->page_size && p->kv_heads % v->key_warps == 0,
         .read_once = (int64_t)p->group * p->seq_len_q <= v->rows,
     };
     return QUIRE_OK;
@@ -166,7 +171,8 @@ void policy_params(const struct problem *p, const struct launch_plan *plan, stru
     k->window_left = p->window_left;
     k->flags = (p->causal ? DECODE_CAUSAL : 0) | (p->packed ? DECODE_PACKED : 0) |
                (p->metadata_stable ? DECODE_METADATA_STABLE : 0) |
-               (p->out_dtype == QUIRE_DTYPE_FP8E4M3 ? DECODE_OUT_FP8 : 0) | (plan->read_once ? DECODE_READ_ONCE : 0);
+               (p->out_dtype == QUIRE_DTYPE_FP8E4M3 ? DECODE_OUT_FP8 : 0) | (plan->read_once ? DECODE_READ_ONCE : 0) |
+               (plan->heads_together ? DECODE_HEADS_TOGETHER : 0);
     const int64_t row_tiles = ((int64_t)p->group * p->seq_len_q + plan->rows - 1) / plan->rows;
     k->even_shares = even_shares(plan->grid, (int64_t)p->batch * p->kv_heads * row_tiles);
     const int64_t solo_groups = (p->kv_heads + plan->solo_heads - 1) / plan->solo_heads;

@@ -31,6 +31,8 @@ struct launch_plan {
     int box_panels;      /* and 128-byte panels of them */
     int solo_box_slots;  /* the same for k_solo_map and v_solo_map; 0: the kernel has no use for them */
     int solo_heads;      /* heads of a solo item */
+    int solo_box_heads;  /* those of them that one copy brings */
+    bool heads_together; /* long launches have solo items only */
     bool read_once;      /* one work item covers all the rows of a KV head */
 };
 

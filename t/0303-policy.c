@@ -127,6 +127,44 @@ static void even(void)
     }
 }
 
+/* Heads are read together where each of a solo tile's warps takes whole pages of its head, and none lacks a head. */
+static void together(void)
+{
+    const quire_dtype bf16 = QUIRE_DTYPE_BF16, fp8 = QUIRE_DTYPE_FP8E4M3;
+    const struct {
+        const char *what;
+        quire_dtype dtype;
+        int head_dim, group, batch, page_size, kv_heads;
+        bool together;
+        int box_heads;
+    } cases[] = {
+        { "16-bit, D = 128, pages of 16", bf16, 128, 4, 64, 16, 8, true, 2 },
+        { "pages of two warps' slices", bf16, 128, 4, 64, 32, 8, false, 2 },
+        { "D = 64, pages of a slice", bf16, 64, 4, 64, 32, 8, true, 2 },
+        { "fp8, pages of 32", fp8, 128, 4, 64, 32, 8, true, 2 },
+        { "D = 256, one warp copies K", bf16, 256, 4, 64, 16, 8, true, 4 },
+        { "6 heads for 4 warps", bf16, 128, 4, 64, 16, 6, false, 2 },
+        { "few items, wide tiles", bf16, 128, 4, 1, 16, 8, false, 0 },
+        { "16 rows", bf16, 128, 16, 64, 16, 8, false, 0 },
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct problem p = problem(cases[i].dtype, cases[i].head_dim, cases[i].group, 1, cases[i].batch);
+        struct launch_plan chosen;
+        struct decode_params params;
+
+        p.page_size = cases[i].page_size;
+        p.kv_heads = cases[i].kv_heads;
+        p.q_heads = p.kv_heads * p.group;
+        is_int(QUIRE_OK, policy_plan(&p, &h200, &chosen), "%s: a plan", cases[i].what);
+        policy_params(&p, &chosen, &params);
+        is_int(cases[i].together, (params.flags & DECODE_HEADS_TOGETHER) != 0, "... %s",
+               cases[i].together ? "may join heads" : "joins no heads");
+        is_int(cases[i].box_heads, chosen.solo_box_slots ? chosen.solo_box_heads : 0, "... %d heads to a box",
+               cases[i].box_heads);
+    }
+}
+
 int main(void)
 {
     plan(0);
@@ -134,5 +172,6 @@ int main(void)
     sizes();
     refusals();
     even();
+    together();
     return done();
 }

@@ -106,13 +106,13 @@ static quire_status encode_maps(const struct driver *driver, const struct proble
     const struct {
         const void *base;
         int64_t page_stride;
-        int32_t box_slots;
+        int32_t box_slots, box_heads;
         struct tensor_map *map;
     } maps[] = {
-        { p->k, p->k_page_stride, plan->box_slots, &params->k_map },
-        { p->v, p->v_page_stride, plan->box_slots, &params->v_map },
-        { p->k, p->k_page_stride, plan->solo_box_slots, &params->k_solo_map },
-        { p->v, p->v_page_stride, plan->solo_box_slots, &params->v_solo_map },
+        { p->k, p->k_page_stride, plan->box_slots, 1, &params->k_map },
+        { p->v, p->v_page_stride, plan->box_slots, 1, &params->v_map },
+        { p->k, p->k_page_stride, plan->solo_box_slots, plan->solo_box_heads, &params->k_solo_map },
+        { p->v, p->v_page_stride, plan->solo_box_slots, plan->solo_box_heads, &params->v_solo_map },
     };
     quire_status status = QUIRE_OK;
 
@@ -127,6 +127,7 @@ static quire_status encode_maps(const struct driver *driver, const struct proble
             .elem_bytes = elem_bytes,
             .box_slots = maps[i].box_slots,
             .box_panels = plan->box_panels,
+            .box_heads = maps[i].box_heads,
         };
         if (shape.box_slots > 0)
             status = tensor_map_get(driver, &shape, maps[i].map);

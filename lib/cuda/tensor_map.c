@@ -15,7 +15,7 @@ enum {
     MAP_WORDS = sizeof(struct tensor_map) / sizeof(uint64_t),
     WORDS = KEY_WORDS + MAP_WORDS
 };
-_Static_assert(sizeof(struct cache_shape) == 6 * sizeof(uint64_t), "holes would make equal keys differ");
+_Static_assert(sizeof(struct cache_shape) == 7 * sizeof(uint64_t), "holes would make equal keys differ");
 _Static_assert(sizeof(struct tensor_map) == sizeof(CUtensorMap), "params.h and cuda.h disagree");
 
 static quire_status encode(const struct driver *driver, const struct cache_shape *shape, struct tensor_map *map)
@@ -28,7 +28,7 @@ static quire_status encode(const struct driver *driver, const struct cache_shape
     const cuuint64_t stride[] = { (cuuint64_t)row, PANEL, (cuuint64_t)shape->page_size * (cuuint64_t)shape->row_bytes,
                                   (cuuint64_t)shape->page_stride };
     const cuuint32_t box[] = { (cuuint32_t)(PANEL / shape->elem_bytes), (cuuint32_t)(shape->box_slots / fold),
-                               (cuuint32_t)shape->box_panels, 1, 1 };
+                               (cuuint32_t)shape->box_panels, (cuuint32_t)shape->box_heads, 1 };
     const cuuint32_t every[] = { 1, 1, 1, 1, 1 };
     CUtensorMap encoded;
 

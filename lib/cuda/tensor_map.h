@@ -19,9 +19,11 @@ struct cache_shape {
     int32_t elem_bytes;
     int32_t box_slots;      /* slots of a page that one copy brings */
     int32_t box_panels;     /* and 128-byte panels of them */
+    int32_t box_heads;      /* and heads of that page, one after the other */
+    int32_t pad;            /* 0 */
 };
 
-/* The map for boxes of box_slots slots of one page and head, cut into panels of 128 bytes that are
+/* The map for boxes of box_slots slots of one page and of box_heads heads, each cut into panels of 128 bytes that are
  * swizzled in shared memory: coordinates {0, slot, panel, head, page}, or {0, slot / 2, 0, head, page} where two
  * slots of 64 bytes share a panel's row, as the copy engine is slow with rows shorter than 128.
  * Maps are kept in a table that threads share without a lock, as encoding one takes the driver up to a
