@@ -53,6 +53,32 @@ for _, batch in ipairs { 1, 2, 3, 31, 32, 33, 127, 128, 129, 1000, 4097, 65535, 
 end
 many(2050, 32)
 
+-- A launch so long that kernels read the heads of a page together, though with few pages: 64 requests share them.
+do
+    local cache = quire.cache { pages = 160, page_size = 16, kv_heads = 8, head_dim = 64, dtype = "bf16" }
+    for t, tensor in ipairs { cache.k, cache.v } do
+        tensor:fill(function(page, head, slot, dim)
+            return math.sin(page * 61 + head * 17.3 + slot * 3.7 + dim * 1.9 * t + t)
+        end)
+    end
+    local sequences = { cache:sequence(2301) }
+    for b = 2, 64 do
+        sequences[b] = cache:fork(sequences[1])
+    end
+    local batch = cache:batch(sequences)
+    local query = quire.tensor { shape = { 64, 32, 64 }, dtype = "bf16" }:fill(function(row, head, dim)
+        return 2 * math.sin(row * 7.1 + head * 2.3 + dim * dim)
+    end)
+    local args = gpu.decode_fresh({
+        query = query:to(gpu.device), kv_cache = cache.kv:to(gpu.device), paged_kv_indptr = batch.indptr:to(gpu.device),
+        paged_kv_indices = batch.indices:to(gpu.device), seq_lens = batch.seq_lens:to(gpu.device), max_seq_len = 2301,
+        out = quire.tensor { shape = { 1 }, dtype = "bf16", device = gpu.device },
+    }, stream)
+    ok(quire.verify(args).ok, "64 requests of 2301 keys, 8 KV heads, D = 64: right")
+    ok(gpu.on_cpu or gpu.all_zero(args.workspace_buffer), "... and the workspace is zero again")
+    ok(gpu.same_bits(args, gpu.decode_fresh(args, stream)), "... with the same bits again")
+end
+
 -- P35: pages 2^31 elements apart: in 32 bits their offsets wrap to 0, and page 0 is read instead. K and V may be the
 -- same memory; Q = 0, so only V counts. On the CPU the pages that are not touched take no memory.
 do
