@@ -78,8 +78,9 @@ __device__ __forceinline__ tile_matrices matrices_of(box_shape boxes)
     }
 }
 
-// Barriers by their hardware number; 0 is __syncthreads, 1 merge.cuh's.
-enum { BARRIER_TURN = 2, BARRIER_DEAD_KEYS = 4 };
+// Barriers by their hardware number; 0 is __syncthreads, 1 merge.cuh's.  A group that idles may be an item ahead of the
+// one that works alone, so that one does not meet itself at the barrier of both.
+enum { BARRIER_TURN = 2, BARRIER_DEAD_KEYS = 4, BARRIER_DEAD_KEYS_ALONE = 5 };
 
 template <class T>
 __device__ __forceinline__ void issue_scores(group_scores<T> &s, u32 q_smem, u32 k_smem,
@@ -201,7 +202,7 @@ __device__ __forceinline__ void clear_dead_keys(const tile_info &tile, u32 v_sme
                 store_16(row + (panel * 128 << shift), make_uint4(0, 0, 0, 0));
     }
     fence_for_tensor_cores();
-    named_barrier(BARRIER_DEAD_KEYS, threads);
+    named_barrier(threads == T::CONSUMERS ? BARRIER_DEAD_KEYS : BARRIER_DEAD_KEYS_ALONE, threads);
 }
 
 // A lane's part of the row that it ends with: its own accumulators are of two rows and pairs of dims; neighbours
