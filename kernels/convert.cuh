@@ -48,10 +48,10 @@ struct converter {
         id = live ? load_int<EARLY>(p.indices + at.req.first_entry + (key >> p.page_shift)) : -1;
     }
 
-    __device__ __forceinline__ upcoming look(bool first, u64 left)
+    __device__ __forceinline__ upcoming look(bool first)
     {
         upcoming next;
-        next.tile = describe_tile<T>(at, at.tile + 1 == at.tile_end || left == 1);
+        next.tile = describe_tile<T>(at);
         next.first = first;
         if (first) {
             next.item = describe_item<T>(at, mine);
@@ -143,7 +143,10 @@ struct converter {
     {
         if (mine.index < 0)
             return;
-        at.seek(p, mine);
+        if (!at.seek(p, mine)) {
+            mine.index = -1;
+            return;
+        }
         find_page<true>();
 #if QUIRE_ARCH_HAS_WGMMA
         if (live) {
@@ -169,18 +172,17 @@ struct converter {
 #endif
         int stage = 0, q_slot = 0, raw = 0;
         u32 phase = 0, q_phase = 0, raw_phase = 0;
-        u64 left = mine.end - mine.start; // tiles from the cursor's on
-        upcoming now = look(true, left), next;
+        bool more = true; // the cursor is at a tile
+        upcoming now = look(true), next;
         find_page();
         copy(false, 0, policy);
         copy(true, 1, policy);
         const auto advance = [&](int to) { // the cursor, and brings its K
-            if (--left == 0)
+            bool first;
+            more = at.next_tile(p, mine, first);
+            if (!more)
                 return;
-            const bool first = ++at.tile == at.tile_end;
-            if (first)
-                at.next_item(p);
-            next = look(first, left);
+            next = look(first);
             find_page();
             copy(false, to, policy);
         };
@@ -204,12 +206,12 @@ struct converter {
             if (lane == 0 && warp == 0)
                 ctl->tiles[stage] = now.tile;
             convert(false, raw, raw_phase, now.tile, stage);
-            if (left > 0)
+            if (more)
                 copy(true, raw, policy);
             step();
             barrier_wait(smem_address(&ctl->empty[stage]), phase ^ 1);
             convert(true, raw, raw_phase, now.tile, stage);
-            if (left == 0)
+            if (!more)
                 break;
             now = next;
             advance(raw);

@@ -25,22 +25,22 @@ __device__ __forceinline__ row_info describe_row(const decode_params &p, const c
 template <class T>
 __device__ __forceinline__ item_info describe_item(const cursor<T> &at, const share &mine)
 {
-    const bool begins = at.item_start >= mine.start, ends = at.item_end() <= mine.end;
+    const bool begins = at.item_start >= mine.start;
     item_info info;
     info.share = mine.index;
     info.rank = begins ? 0 : mine.index - mine.of(at.item_start);
-    info.last_rank = info.rank + (ends ? 0 : mine.of(at.item_end() - 1) - mine.index);
+    info.last_rank = info.rank + (at.ends() ? 0 : mine.of(at.last_tile_start()) - mine.index);
     info.solo = at.solo;
     info.final = at.item_end() >= mine.end;
     return info;
 }
 
 template <class T>
-__device__ __forceinline__ tile_info describe_tile(const cursor<T> &at, bool last)
+__device__ __forceinline__ tile_info describe_tile(const cursor<T> &at)
 {
     const int key0 = at.first_key(at.tile);
     const bool masked = key0 < at.keys.all.lo || key0 + at.key_count() > at.keys.all.hi;
-    return {key0, at.keys.some.lo, at.keys.some.hi, (last ? TILE_LAST : 0) | (masked ? TILE_MASKED : 0)};
+    return {key0, at.keys.some.lo, at.keys.some.hi, (at.tile + 1 == at.tile_end ? TILE_LAST : 0) | (masked ? TILE_MASKED : 0)};
 }
 
 template <class T>
@@ -187,8 +187,9 @@ struct producer {
     {
         if (mine.index < 0)
             return;
-        at.seek(p, mine);
-        if (!brings_tiles())
+        if (!at.seek(p, mine))
+            mine.index = -1;
+        if (mine.index < 0 || !brings_tiles())
             return;
         pg = find_page<true>(at.tile);
 #if __CUDA_ARCH__ >= 900
@@ -225,7 +226,7 @@ struct producer {
         int stage = 0, slot = 0;
         u32 phase = 0, q_phase = 0;
         bool first = true;
-        for (u64 left = mine.end - mine.start; left > 0; left--) {
+        for (bool more = true; more;) {
             if (first && brings_query()) {
                 barrier_wait(smem_address(&ctl->q_empty[slot]), q_phase ^ 1);
                 stage_item(slot);
@@ -234,15 +235,11 @@ struct producer {
                     q_phase ^= 1;
                 }
             }
-            if (!brings_tiles()) { // on to the next item
-                const u64 rest = at.tile_end - at.tile;
-                if (rest >= left)
-                    break;
-                left -= rest - 1;
-                at.next_item(p);
+            if (!brings_tiles()) {
+                more = at.next_item(p, mine);
                 continue;
             }
-            const tile_info info = describe_tile<T>(at, at.tile + 1 == at.tile_end || left == 1);
+            const tile_info info = describe_tile<T>(at);
             barrier_wait(empty(stage), phase ^ 1);
             if (lane == 0 && warp == 0)
                 ctl->tiles[stage] = info;
@@ -257,12 +254,9 @@ struct producer {
                 stage = 0;
                 phase ^= 1;
             }
-            if (left > 1) {
-                first = ++at.tile == at.tile_end;
-                if (first)
-                    at.next_item(p);
+            more = at.next_tile(p, mine, first);
+            if (more)
                 pg = find_page(at.tile);
-            }
         }
     }
 };

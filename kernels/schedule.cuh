@@ -6,7 +6,9 @@
 // KEY_WARPS heads), and its tiles are as many keys of each head as a warp's slice holds: so are the items of
 // requests with so few keys, and all items of a long launch where pages are small, because the blocks of
 // several heads that adjoin in a page are read faster than one head's.  Items are ordered
-// by request, head, row tile, and laid end to end; share s of N is the s-th of N equal runs of tiles.
+// by request, head, row tile, and laid end to end; share s of N is the s-th of N equal runs of tiles.  Warpgroup
+// kernels count what tiles cost instead: units, of which a tile has more if both groups work on it, and unlike items
+// some besides; a tile belongs to the share that has its first unit.
 // The CTA that is dispatched first takes the last share: a CTA that waits for another's partial
 // result (merge.cuh) waits only for higher shares, which are dispatched earlier.
 #pragma once
@@ -129,25 +131,38 @@ __device__ __forceinline__ bool is_solo(key_range k, int row_tile_count, bool to
     return T::SOLO && row_tile_count == 1 && (together || (k.lo < k.hi && tile_count<T>(k, true) == 1));
 }
 
+// How the items of a launch are counted, all of them.
+struct counting {
+    bool together; // they are solo
+    bool besides;  // ITEM_UNITS are added to each
+};
+
+// Units of a tile of row tile rt.
+template <class T>
+__device__ __forceinline__ int tile_units(const decode_params &p, const request &r, int rt)
+{
+    return T::UNITS == 1 || r.tokens * p.group - rt * T::ROWS <= 64 ? 1 : T::UNITS;
+}
+
 // A request's items stand in `heads` groups of equal length.
 struct request_tiles {
     int heads; // KV heads, or groups of KEY_WARPS of them
-    int each;  // key tiles of one, over all row tiles
+    int each;  // units of one, over all row tiles
 
     __device__ __forceinline__ u64 total() const { return static_cast<u64>(heads) * each; }
 };
 
 template <class T>
-__device__ __forceinline__ request_tiles count_tiles(const decode_params &p, const request &r, bool together)
+__device__ __forceinline__ request_tiles count_tiles(const decode_params &p, const request &r, counting how)
 {
     const int n = row_tiles<T>(p, r);
     request_tiles t = {p.kv_heads, 0};
     for (int rt = 0; rt < n; rt++) {
         const key_range k = keys_of<T>(p, r, rt).some;
-        const bool solo = is_solo<T>(k, n, together);
+        const bool solo = is_solo<T>(k, n, how.together);
         if (solo)
             t.heads = (p.kv_heads + T::KEY_WARPS - 1) / T::KEY_WARPS;
-        t.each += tile_count<T>(k, solo);
+        t.each += tile_count<T>(k, solo) * tile_units<T>(p, r, rt) + how.besides * T::ITEM_UNITS;
     }
     return t;
 }
@@ -165,10 +180,10 @@ constexpr u64 SHORT_LAUNCH = T::ROWS >= 32 ? ~0ull : 9000;
 
 // A CTA's run of tiles, and where it begins.
 struct share {
-    u64 each, extra;     // key tiles of a share; the first `extra` shares have one more
+    u64 each, extra;     // units of a share; the first `extra` shares have one more
     u64 start, end;      // this CTA's share
     u64 offset;          // of `start` within its request
-    bool together;       // all items are solo
+    counting how;
     int index;           // of the share; negative if there is none for this CTA
     int b;               // the request that `start` lies in
     request req;
@@ -176,10 +191,10 @@ struct share {
 
     __device__ __forceinline__ u64 start_of(int i) const { return i * each + min(static_cast<u64>(i), extra); }
 
-    // the share that tile x belongs to
+    // the share that unit x belongs to
     __device__ __forceinline__ int of(u64 x) const
     {
-        const u64 larger = (each + 1) * extra; // tiles of the shares that have one more
+        const u64 larger = (each + 1) * extra; // units of the shares that have one more
         return static_cast<int>(x < larger ? divide(x, each + 1) : extra + divide(x - larger, each));
     }
 
@@ -191,13 +206,13 @@ struct share {
         if (alike && total <= SHORT_LAUNCH<T>)
             count = heads == p.kv_heads ? p.even_shares : p.even_solo_shares;
         if (T::WGMMA && alike) { // a piece is worth its merging from 128 KB on
-            constexpr int LEAST = 131072 / (2 * T::TILE_BYTES);
+            constexpr int LEAST = 131072 / (2 * T::TILE_BYTES) * T::UNITS;
             const u64 items = static_cast<u64>(p.batch) * p.kv_heads * ((p.seq_len_q * p.group + T::ROWS - 1) / T::ROWS);
             const u64 limit = max(items, divide(total, LEAST));
             if (limit < static_cast<u64>(count))
                 count = static_cast<int>(limit - limit % items);
         }
-        count = static_cast<int>(min(static_cast<u64>(count), total));
+        count = static_cast<int>(min(static_cast<u64>(count), max(total / T::UNITS, u64{1})));
         index = count - 1 - static_cast<int>(blockIdx.x);
         if (index < 0)
             return;
@@ -225,10 +240,10 @@ __device__ __forceinline__ share find_share_alone(const decode_params &p, const 
     share s;
     s.req = clamp_request(p, own);
     s.b = own.index;
-    s.together = false;
+    s.how = {false, false};
     u64 mine, before, total;
-    for (;;) {
-        s.tiles = count_tiles<T>(p, s.req, s.together);
+    const auto count = [&] {
+        s.tiles = count_tiles<T>(p, s.req, s.how);
         total = mine = s.tiles.total();
         before = 0;
         if (p.batch > 1) {
@@ -244,16 +259,21 @@ __device__ __forceinline__ share find_share_alone(const decode_params &p, const 
             before = total - mine;
             total = __shfl_sync(ALL, total, 31);
         }
-        if (!(T::SOLO && p.flags & DECODE_HEADS_TOGETHER) || s.together || total <= SHORT_LAUNCH<T>)
-            break;
-        s.together = join_heads<T>(p, total, __reduce_max_sync(ALL, static_cast<u32>(s.tiles.each)));
-        if (!s.together)
-            break;
+    };
+    count();
+    if (T::SOLO && p.flags & DECODE_HEADS_TOGETHER && total > SHORT_LAUNCH<T>) {
+        s.how.together = join_heads<T>(p, total, __reduce_max_sync(ALL, static_cast<u32>(s.tiles.each)));
+        if (s.how.together)
+            count();
     }
-    bool alike = (T::WGMMA || row_tiles<T>(p, s.req) == 1) && !s.together;
+    bool alike = (T::WGMMA || row_tiles<T>(p, s.req) == 1) && !s.how.together;
     if (p.batch > 1) {
         const int heads = __shfl_sync(ALL, s.tiles.heads, 0), length = __shfl_sync(ALL, s.tiles.each, 0);
         alike = __all_sync(ALL, alike && s.tiles.heads == heads && s.tiles.each == length);
+    }
+    if (T::ITEM_UNITS > 0 && !alike) {
+        s.how.besides = true;
+        count();
     }
     s.cut<T>(p, total, alike, s.tiles.heads);
     if (s.index < 0)
@@ -286,17 +306,18 @@ __device__ __forceinline__ void find_share(const decode_params &p, share *s, u64
     u64 mine = 0;
     request req;
     request_tiles tiles = {0, 0};
-    bool alike = true, together = false; // alike: this thread's requests, to one another
+    bool alike = true; // this thread's requests, to one another
+    counting how = {false, false};
     for (int b = first; b < last; b++) {
         req = clamp_request(p, each == 1 ? own : load_request(p, b));
-        const request_tiles here = count_tiles<T>(p, req, false);
+        const request_tiles here = count_tiles<T>(p, req, how);
         alike &= (T::WGMMA || row_tiles<T>(p, req) == 1) &&
                  (b == first || (here.heads == tiles.heads && here.each == tiles.each));
         tiles = here;
         mine += here.total();
     }
     u64 before, total;
-    for (;;) {
+    const auto sum_up = [&] {
         before = mine; // inclusive scan
 #pragma unroll
         for (int step = 1; step < 32; step *= 2) {
@@ -319,8 +340,9 @@ __device__ __forceinline__ void find_share(const decode_params &p, share *s, u64
                 before += total;
             total += words[w];
         }
-        if (!(T::SOLO && p.flags & DECODE_HEADS_TOGETHER) || each > 1 || together || total <= SHORT_LAUNCH<T>)
-            break;
+    };
+    sum_up();
+    if (T::SOLO && p.flags & DECODE_HEADS_TOGETHER && each == 1 && total > SHORT_LAUNCH<T>) {
         const u32 longest = __reduce_max_sync(0xffffffff, static_cast<u32>(tiles.each));
         __syncthreads();
         if (lane == 0)
@@ -331,21 +353,33 @@ __device__ __forceinline__ void find_share(const decode_params &p, share *s, u64
         for (int w = 0; w < WARPS; w++)
             most = max(most, words[w]);
         __syncthreads();
-        together = join_heads<T>(p, total, most);
-        if (!together)
-            break;
-        if (first < last) {
-            tiles = count_tiles<T>(p, req, true);
-            mine = tiles.total();
+        how.together = join_heads<T>(p, total, most);
+        if (how.together) {
+            if (first < last) {
+                tiles = count_tiles<T>(p, req, how);
+                mine = tiles.total();
+            }
+            alike = false;
+            sum_up();
         }
-        alike = false;
     }
     const int heads = static_cast<int>(words[30]);
     alike &= first == last || (tiles.heads == heads && tiles.each == static_cast<int>(words[31]));
     alike = __syncthreads_and(alike);
+    if (T::ITEM_UNITS > 0 && !alike) {
+        how.besides = true;
+        mine = 0;
+        for (int b = first; b < last; b++) {
+            if (each > 1)
+                req = clamp_request(p, load_request(p, b));
+            tiles = count_tiles<T>(p, req, how);
+            mine += tiles.total();
+        }
+        sum_up();
+    }
 
     share found = {};
-    found.together = together;
+    found.how = how;
     found.cut<T>(p, total, alike, heads);
     if (found.index < 0) {
         if (threadIdx.x == 0)
@@ -356,7 +390,7 @@ __device__ __forceinline__ void find_share(const decode_params &p, share *s, u64
         if (last - first > 1)
             for (;; found.b++) {
                 req = clamp_request(p, load_request(p, found.b));
-                tiles = count_tiles<T>(p, req, together);
+                tiles = count_tiles<T>(p, req, how);
                 if (found.offset < tiles.total())
                     break;
                 found.offset -= tiles.total();
@@ -375,12 +409,19 @@ struct cursor {
     raw_request ahead;   // the request after it, on its way
     int b, head, rt, row_tile_count;
     tile_keys keys;
-    bool together, solo; // all items; this one
-    int tile, tile_end;  // next key tile of the item, and one past its last
-    u64 item_start;      // of the item in the launch's order
+    counting how;
+    bool solo;           // the item is
+    int tile, tile_end;  // the next one, and one past the last in this share
+    int units;           // of a tile
+    u64 item_start;      // of the item in the launch's order, in units
 
-    __device__ __forceinline__ int length() const { return tile_count<T>(keys.some, solo); }
+    __device__ __forceinline__ int first() const { return first_tile<T>(keys.some, solo); }
+    __device__ __forceinline__ int count() const { return tile_count<T>(keys.some, solo); }
+    __device__ __forceinline__ int length() const { return count() * units + how.besides * T::ITEM_UNITS; }
     __device__ __forceinline__ u64 item_end() const { return item_start + length(); }
+    // The unit that its last tile begins with, and whether that tile is in this share.
+    __device__ __forceinline__ u64 last_tile_start() const { return item_start + static_cast<u64>(count() - 1) * units; }
+    __device__ __forceinline__ bool ends() const { return tile_end == first() + count(); }
     __device__ __forceinline__ int heads() const { return solo ? T::KEY_WARPS : 1; } // of the item
 
     // The first key of a tile, and how many there are of one head.
@@ -390,9 +431,16 @@ struct cursor {
     __device__ __forceinline__ void enter_item(const decode_params &p)
     {
         keys = keys_of<T>(p, req, rt);
-        solo = is_solo<T>(keys.some, row_tile_count, together);
-        tile = first_tile<T>(keys.some, solo);
-        tile_end = tile + length();
+        solo = is_solo<T>(keys.some, row_tile_count, how.together);
+        tile = first();
+        units = tile_units<T>(p, req, rt);
+    }
+
+    // Tiles that begin before unit x of the item.
+    __device__ __forceinline__ int tiles_before(u64 x) const
+    {
+        const int near = static_cast<int>(min(x, u64{0x7fffffff}));
+        return min(T::UNITS == 1 ? near : near / units + near % units, count()); // units: 1 or 2
     }
 
     template <bool EARLY = false>
@@ -402,11 +450,12 @@ struct cursor {
             ahead = load_request<EARLY>(p, b + 1);
     }
 
-    __device__ __forceinline__ void seek(const decode_params &p, const share &s)
+    // To a share's first tile. A share that lies behind an item's last tile, in what is counted besides, has none.
+    __device__ __forceinline__ bool seek(const decode_params &p, const share &s)
     {
         b = s.b;
         req = s.req;
-        together = s.together;
+        how = s.how;
         row_tile_count = row_tiles<T>(p, req);
         const u64 each = s.tiles.each;
         const int group = s.offset < each ? 0 : static_cast<int>(divide(s.offset, each));
@@ -419,13 +468,25 @@ struct cursor {
         }
         head = group * heads();
         item_start = s.start - offset;
-        tile += static_cast<int>(offset);
+        tile += tiles_before(offset);
+        tile_end = first() + tiles_before(s.end - item_start);
         look_ahead<true>(p);
+        return T::ITEM_UNITS == 0 || tile < tile_end || next_item<true>(p, s);
     }
 
-    // To the item after the one at hand; the caller knows that there is one.
-    __device__ __forceinline__ void next_item(const decode_params &p)
+    // To the next tile of the share, if there is one; `fresh`: whether it is an item's first here.
+    __device__ __forceinline__ bool next_tile(const decode_params &p, const share &s, bool &fresh)
     {
+        fresh = ++tile == tile_end;
+        return !fresh || next_item(p, s);
+    }
+
+    // To the item after the one at hand, if it is in the share too.
+    template <bool EARLY = false>
+    __device__ __forceinline__ bool next_item(const decode_params &p, const share &s)
+    {
+        if (item_end() >= s.end)
+            return false;
         item_start = item_end();
         if (++rt == row_tile_count) {
             rt = 0;
@@ -436,11 +497,13 @@ struct cursor {
                     b++;
                     req = clamp_request(p, ahead);
                     row_tile_count = row_tiles<T>(p, req);
-                    look_ahead(p);
+                    look_ahead<EARLY>(p);
                 } while (row_tile_count == 0);
             }
         }
         enter_item(p);
+        tile_end = first() + tiles_before(s.end - item_start);
+        return true;
     }
 };
 

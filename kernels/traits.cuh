@@ -63,6 +63,10 @@ struct traits {
     static constexpr int PANEL_CHUNKS = ROW_BYTES / 16;
     static constexpr int ACC_STRIDE = LAYOUT_ACC_STRIDE(D);
 
+    // schedule.cuh: of a tile, at most; and of an item besides its tiles, where items are not alike. A unit is 64 rows
+    // of a tile, about 1 us.
+    static constexpr int UNITS = WGMMA ? ROWS / 64 : 1, ITEM_UNITS = WGMMA ? 2 * UNITS : 0;
+
     static constexpr int TILE_BYTES = LAYOUT_TILE_BYTES(ELEM, D, TILE);
     static constexpr int Q_ROWS = LAYOUT_Q_ROWS(ROWS, KEY_WARPS, SOLO);
     static constexpr int Q_BYTES = LAYOUT_Q_BYTES(ELEM, D, Q_ROWS), Q_SLOTS = LAYOUT_Q_SLOTS(MEETS_, RAW_ELEM, Q_BYTES);
