@@ -167,6 +167,18 @@ __device__ __forceinline__ request_tiles count_tiles(const decode_params &p, con
     return t;
 }
 
+// Whether all items of a request are of nearly one length, so that cutting at their ends leaves shares nearly equal.
+template <class T>
+__device__ __forceinline__ bool is_level(const decode_params &p, const request &r)
+{
+    const int n = row_tiles<T>(p, r);
+    if (!T::WGMMA || n <= 1)
+        return n == 1;
+    const int first = tile_count<T>(keys_of<T>(p, r, 0).some, false);
+    const int last = tile_count<T>(keys_of<T>(p, r, n - 1).some, false);
+    return 8 * (max(first, last) - min(first, last)) <= max(first, last);
+}
+
 // 64-bit quotients of numbers that are nearly always small
 __device__ __forceinline__ u64 divide(u64 a, u64 b)
 {
@@ -198,7 +210,7 @@ struct share {
         return static_cast<int>(x < larger ? divide(x, each + 1) : extra + divide(x - larger, each));
     }
 
-    // alike: every request has as many items of the same length as the others, in one row tile (WGMMA: any number)
+    // alike: every request has as many items of the same length as the others, all level
     template <class T>
     __device__ __forceinline__ void cut(const decode_params &p, u64 total, bool alike, int heads)
     {
@@ -266,7 +278,7 @@ __device__ __forceinline__ share find_share_alone(const decode_params &p, const 
         if (s.how.together)
             count();
     }
-    bool alike = (T::WGMMA || row_tiles<T>(p, s.req) == 1) && !s.how.together;
+    bool alike = is_level<T>(p, s.req) && !s.how.together;
     if (p.batch > 1) {
         const int heads = __shfl_sync(ALL, s.tiles.heads, 0), length = __shfl_sync(ALL, s.tiles.each, 0);
         alike = __all_sync(ALL, alike && s.tiles.heads == heads && s.tiles.each == length);
@@ -311,8 +323,7 @@ __device__ __forceinline__ void find_share(const decode_params &p, share *s, u64
     for (int b = first; b < last; b++) {
         req = clamp_request(p, each == 1 ? own : load_request(p, b));
         const request_tiles here = count_tiles<T>(p, req, how);
-        alike &= (T::WGMMA || row_tiles<T>(p, req) == 1) &&
-                 (b == first || (here.heads == tiles.heads && here.each == tiles.each));
+        alike &= is_level<T>(p, req) && (b == first || (here.heads == tiles.heads && here.each == tiles.each));
         tiles = here;
         mine += here.total();
     }
