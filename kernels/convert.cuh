@@ -110,8 +110,9 @@ struct converter {
             const bool dead = is_v && (key < tile.lo || key >= tile.hi);
 #pragma unroll
             for (int c = lane / 8; c < CHUNKS; c += 4) {
-                const u32 place = RAW_ROW == 128 ? in_box * 128 + ((c ^ (in_box & 7)) * 16)
-                                                 : (in_box >> 1) * 128 + (((in_box & 1) * 4 + c) ^ (in_box >> 1 & 7)) * 16;
+                const u32 whole = in_box * 128 + (c ^ (in_box & 7)) * 16;
+                const u32 half = (in_box >> 1) * 128 + (((in_box & 1) * 4 + c) ^ (in_box >> 1 & 7)) * 16;
+                const u32 place = RAW_ROW == 128 ? whole : half; // of a row of the panel, or half of one
                 const uint4 x = load_16(from + (r >> box) * (T::D << box) + place);
                 store_converted(to, T::TILE * 128, r, c, dead ? make_uint4(0, 0, 0, 0) : x);
             }

@@ -190,8 +190,8 @@ __device__ __forceinline__ void decode(const decode_params &p)
         LAYOUT_THREADS(LAYOUT_MEETS_##family, keyw, roww, LAYOUT_COPIERS(LAYOUT_SHARES_##family, d, rows)), ctas) \
         decode_##family##_##dtype##_d##d##_r##rows(const __grid_constant__ decode_params p)                      \
     {                                                                                                            \
-        using T = quire::traits<quire::kernel_family::family, quire::element::dtype, elem, d, rows, tile, keyw, roww,   \
-                                stages, solo, LAYOUT_MEETS_##family,                                             \
+        using T = quire::traits<quire::kernel_family::family, quire::element::dtype, elem, d, rows, tile, keyw,  \
+                                roww, stages, solo, LAYOUT_MEETS_##family,                                       \
                                 LAYOUT_COPIERS(LAYOUT_SHARES_##family, d, rows)>;                                \
         if constexpr (QUIRE_RUNS_ON_##family)                                                                    \
             quire::decode<T>(p);                                                                                 \

@@ -40,7 +40,8 @@ __device__ __forceinline__ tile_info describe_tile(const cursor<T> &at)
 {
     const int key0 = at.first_key(at.tile);
     const bool masked = key0 < at.keys.all.lo || key0 + at.key_count() > at.keys.all.hi;
-    return {key0, at.keys.some.lo, at.keys.some.hi, (at.tile + 1 == at.tile_end ? TILE_LAST : 0) | (masked ? TILE_MASKED : 0)};
+    const bool last = at.tile + 1 == at.tile_end;
+    return {key0, at.keys.some.lo, at.keys.some.hi, (last ? TILE_LAST : 0) | (masked ? TILE_MASKED : 0)};
 }
 
 template <class T>

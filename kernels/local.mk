@@ -18,6 +18,7 @@ cuda_headers = \
 	%D%/compute.cuh \
 	%D%/convert.cuh \
 	%D%/decode.cuh \
+	%D%/items.cuh \
 	%D%/layout.h \
 	%D%/load.cuh \
 	%D%/many.cuh \

@@ -251,7 +251,8 @@ struct lane_slot {
 
     __device__ __forceinline__ lane_slot(float *partials, int slot, int warp, int lane)
     {
-        float *const mine = partials + static_cast<long long>(slot) * LAYOUT_SLOT_FLOATS(T::D, T::ROWS) + warp * WARP_FLOATS;
+        const long long first = static_cast<long long>(slot) * LAYOUT_SLOT_FLOATS(T::D, T::ROWS);
+        float *const mine = partials + first + warp * WARP_FLOATS;
         o = reinterpret_cast<float4 *>(mine) + lane;
         state = reinterpret_cast<float2 *>(mine + 16 * T::D) + lane;
     }

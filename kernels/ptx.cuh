@@ -83,7 +83,8 @@ __device__ __forceinline__ void named_barrier_arrive(int id, int threads)
 __device__ __forceinline__ uint4 load_16(u32 from)
 {
     uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from) : "memory");
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from) : "memory");
     return v;
 }
 

@@ -36,8 +36,8 @@ struct item_info {
 
 enum class kernel_family { tma, wide, wgmma, async };
 
-template <kernel_family F, element E, int RAW_ELEM, int D_, int ROWS_, int TILE_, int KEY_WARPS_, int ROW_WARPS_, int STAGES_,
-          bool SOLO_, bool MEETS_, int COPIERS_>
+template <kernel_family F, element E, int RAW_ELEM, int D_, int ROWS_, int TILE_, int KEY_WARPS_, int ROW_WARPS_,
+          int STAGES_, bool SOLO_, bool MEETS_, int COPIERS_>
 struct traits {
     static constexpr bool BF16 = E == element::bf16, FP8 = E == element::fp8e4m3, SOLO = SOLO_;
     static constexpr bool TMA = F != kernel_family::async, WGMMA = F == kernel_family::wgmma;
@@ -50,7 +50,8 @@ struct traits {
     static constexpr int THREADS = LAYOUT_THREADS(MEETS_, KEY_WARPS, ROW_WARPS, COPIERS);
     static constexpr bool MOVES_REGISTERS = LAYOUT_MOVES_REGISTERS(MEETS_, ROW_WARPS);
     static constexpr int PRODUCERS = CONVERTS ? LAYOUT_CONVERTERS * 32 : MOVES_REGISTERS ? 96 : 64 * COPIERS; // threads
-    static constexpr int CONSUMER_REGISTERS = CONVERTS ? 192 : 208, PRODUCER_REGISTERS = CONVERTS ? 120 : 88; // of 3 * 168
+    static constexpr int CONSUMER_REGISTERS = CONVERTS ? 192 : 208; // twice, and the producers':
+    static constexpr int PRODUCER_REGISTERS = CONVERTS ? 120 : 88;  // of the 3 * 168 of three warpgroups
     static constexpr int WARP_KEYS = TILE / KEY_WARPS, WARP_ROWS = ROWS / ROW_WARPS;
     static constexpr int N_TILES = WARP_ROWS / 8;   // of 8 rows
     static constexpr int D_TILES = D / 16;          // of 16 output dims
