@@ -85,7 +85,7 @@ __device__ __forceinline__ void clear_unowned_rows(const decode_params &p)
 template <class T>
 __device__ __forceinline__ void decode(const decode_params &p)
 {
-    extern __shared__ unsigned char raw[];
+    QUIRE_DYNAMIC_SHARED(raw);
     unsigned char *smem = raw + (-smem_address(raw) & 1023);
     auto *ctl = reinterpret_cast<control<T> *>(smem + T::OFF_CONTROL);
     auto *shared_share = reinterpret_cast<share *>(ctl + 1);
@@ -122,7 +122,7 @@ __device__ __forceinline__ void decode(const decode_params &p)
         }
         if constexpr (T::CONVERTS)
             for (int i = 0; i < LAYOUT_CONVERTERS * LAYOUT_RAW_SLOTS; i++)
-                barrier_init(smem_address(&ctl->raw_full[0][i]), 1);
+                barrier_init(smem_address(&ctl->raw_full[i / LAYOUT_RAW_SLOTS][i % LAYOUT_RAW_SLOTS]), 1);
 #if __CUDA_ARCH__ >= 900
         barrier_init_fence();
         if constexpr (T::TMA) {

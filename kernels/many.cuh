@@ -86,7 +86,7 @@ template <class T>
 __device__ __forceinline__ void issue_scores(group_scores<T> &s, u32 q_smem, u32 k_smem,
                                              const tile_matrices &m)
 {
-    asm volatile("" : "+r"(q_smem)); // descriptors are cheaper to make again than to keep in registers
+    make_again(q_smem); // descriptors are cheaper to make again than to keep in registers
 #pragma unroll
     for (int step = 0; step < T::K_STEPS; step++) // of 16 dims, four to a panel
 #pragma unroll

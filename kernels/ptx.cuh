@@ -2,6 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#ifdef QUIRE_EMULATED // on a CPU, for tests
+#include "emulator/ptx.h"
+#else
+
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cstdint>
@@ -10,6 +14,9 @@ namespace quire {
 
 using u32 = std::uint32_t;
 using u64 = std::uint64_t;
+
+// Declares the CTA's shared memory, of the size that the launch asks for.
+#define QUIRE_DYNAMIC_SHARED(name) extern __shared__ unsigned char name[]
 
 __device__ __forceinline__ u32 smem_address(const void *p)
 {
@@ -26,21 +33,6 @@ __device__ __forceinline__ void barrier_init(u32 bar, u32 count)
 __device__ __forceinline__ void barrier_arrive(u32 bar)
 {
     asm volatile("{ .reg .b64 s; mbarrier.arrive.shared.b64 s, [%0]; }" ::"r"(bar) : "memory");
-}
-
-// A warp's lanes are done with what the barrier guards: one arrival for all of them, after __syncwarp.
-// compute-sanitizer's racecheck sees only the arriving lane's accesses, so a build for it has all arrive.
-#ifdef QUIRE_RACECHECK
-constexpr u32 WARP_ARRIVALS = 32;
-#else
-constexpr u32 WARP_ARRIVALS = 1;
-#endif
-
-__device__ __forceinline__ void barrier_arrive_warp(u32 bar, int lane)
-{
-    __syncwarp();
-    if (lane < WARP_ARRIVALS)
-        barrier_arrive(bar);
 }
 
 __device__ __forceinline__ bool barrier_test(u32 bar, u32 parity)
@@ -315,6 +307,32 @@ __device__ __forceinline__ void store_relaxed(float4 *p, float4 v)
 {
     asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(p), "f"(v.x), "f"(v.y), "f"(v.z),
                  "f"(v.w) : "memory");
+}
+
+// ---- the compiler ----
+
+// x is not what it was, for all the compiler knows: what depends on it is computed again, not kept in registers.
+__device__ __forceinline__ void make_again(u32 &x) { asm volatile("" : "+r"(x)); }
+
+} // namespace quire
+
+#endif
+
+namespace quire {
+
+// A warp's lanes are done with what the barrier guards: one arrival for all of them, after __syncwarp.
+// compute-sanitizer's racecheck sees only the arriving lane's accesses, so a build for it has all arrive.
+#ifdef QUIRE_RACECHECK
+constexpr u32 WARP_ARRIVALS = 32;
+#else
+constexpr u32 WARP_ARRIVALS = 1;
+#endif
+
+__device__ __forceinline__ void barrier_arrive_warp(u32 bar, int lane)
+{
+    __syncwarp();
+    if (lane < WARP_ARRIVALS)
+        barrier_arrive(bar);
 }
 
 } // namespace quire

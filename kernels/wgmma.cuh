@@ -31,6 +31,14 @@ __device__ __forceinline__ u64 matrix_descriptor(u32 address, u32 rows8_bytes, u
 // The same value in all lanes, and known to be: the compiler serialises wgmma on paths that lanes might not share.
 __device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xffffffff, x, 0); }
 
+} // namespace quire
+
+#ifdef QUIRE_EMULATED // on a CPU, for tests
+#include "emulator/wgmma.h"
+#else
+
+namespace quire {
+
 // What this thread's ordinary accesses to shared memory have seen or left, the tensor cores see too.
 __device__ __forceinline__ void fence_for_tensor_cores()
 {
@@ -165,3 +173,5 @@ __device__ __forceinline__ void hold(float (&d)[N])
 }
 
 } // namespace quire
+
+#endif

@@ -70,11 +70,26 @@ static const DLTensor *make(struct fixture *f, struct tensor *t, DLDataType dtyp
     return &t->t;
 }
 
+/* The same, with `padding` elements behind each of the first axis. */
+static const DLTensor *make_padded(struct fixture *f, struct tensor *t, DLDataType dtype, int32_t rank,
+                                   const int64_t *shape, int32_t padding)
+{
+    tensor_set(t, dtype, NULL, rank, shape);
+    t->t.data = fixture_memory(f, tensor_bytes(t) + (size_t)(shape[0] * padding) * dtype.bits / 8);
+    if (padding > 0) {
+        tensor_use_strides(t);
+        t->strides[0] += padding;
+    }
+    return &t->t;
+}
+
 /* Finite values of either sign below 1, spread over four binades, by bit pattern. */
 static void fill_random(const struct tensor *t, uint64_t seed)
 {
     size_t element = t->t.dtype.bits / 8, count = tensor_bytes(t) / element;
 
+    if (t->t.strides != NULL) /* the padding too */
+        count = (size_t)(t->t.shape[0] * t->t.strides[0]);
     for (size_t i = 0; i < count; i++) {
         uint32_t bits;
 
@@ -106,7 +121,7 @@ struct fixture *fixture_new(const struct fixture_shape *s)
     indptr = f->indptr.t.data;
     for (int32_t b = 0; b < s->batch; b++) {
         ((int32_t *)f->seq_lens.t.data)[b] = s->seq_lens[b];
-        indptr[b + 1] = indptr[b] + (s->seq_lens[b] + s->page_size - 1) / s->page_size;
+        indptr[b + 1] = indptr[b] + (s->seq_lens[b] + s->page_size - 1) / s->page_size + s->spare_entries;
         longest = s->seq_lens[b] > longest ? s->seq_lens[b] : longest;
     }
     used = indptr[s->batch];
@@ -115,6 +130,9 @@ struct fixture *fixture_new(const struct fixture_shape *s)
     a->paged_kv_indices = make(f, &f->indices, INT32, SHAPE(used));
     for (int64_t i = 0; i < used; i++)
         ((int32_t *)f->indices.t.data)[i] = (int32_t)((7 * i + 3) % pages);
+    for (int32_t b = 0; b < s->batch; b++)
+        for (int32_t i = 0; i < s->spare_entries; i++)
+            ((int32_t *)f->indices.t.data)[indptr[b + 1] - 1 - i] = i % 2 ? -1 : INT32_MAX;
     a->max_seq_len = longest;
 
     if (s->q_lens != NULL) {
@@ -127,7 +145,7 @@ struct fixture *fixture_new(const struct fixture_shape *s)
             offsets[b + 1] = offsets[b] + s->q_lens[b];
             a->max_seq_len_q = s->q_lens[b] > a->max_seq_len_q ? s->q_lens[b] : a->max_seq_len_q;
         }
-        total_q = offsets[s->batch];
+        total_q = offsets[s->batch] + s->spare_rows;
     } else {
         a->seq_len_q = s->seq_len_q;
     }
@@ -142,12 +160,13 @@ struct fixture *fixture_new(const struct fixture_shape *s)
     }
     fill_random(&f->query, 1);
     if (s->pair) {
-        a->k_cache = make(f, &f->k, s->dtype, SHAPE(pages, s->kv_heads, s->page_size, s->head_dim));
-        a->v_cache = make(f, &f->v, s->dtype, SHAPE(pages, s->kv_heads, s->page_size, s->head_dim));
+        a->k_cache = make_padded(f, &f->k, s->dtype, SHAPE(pages, s->kv_heads, s->page_size, s->head_dim), s->page_padding);
+        a->v_cache = make_padded(f, &f->v, s->dtype, SHAPE(pages, s->kv_heads, s->page_size, s->head_dim), s->page_padding);
         fill_random(&f->k, 2);
         fill_random(&f->v, 3);
     } else {
-        a->kv_cache = make(f, &f->kv, s->dtype, SHAPE(pages, 2, s->kv_heads, s->page_size, s->head_dim));
+        a->kv_cache = make_padded(f, &f->kv, s->dtype, SHAPE(pages, 2, s->kv_heads, s->page_size, s->head_dim),
+                                  s->page_padding);
         fill_random(&f->kv, 4);
     }
     memset(f->out.t.data, FIXTURE_FILL, tensor_bytes(&f->out));

@@ -21,6 +21,9 @@ struct fixture_shape {
     const int32_t *q_lens;  /* NULL: fixed Q */
     DLDataType dtype, out_dtype;
     bool pair;              /* k_cache and v_cache instead of kv_cache */
+    int32_t spare_rows;     /* with q_lens: rows of Q behind the last request's */
+    int32_t spare_entries;  /* page ids of every request behind those in use: outside the cache */
+    int32_t page_padding;   /* elements between pages */
 };
 
 /* Three requests, 5, 33 and 16 keys long, fp16, 4 query heads over 2 KV heads of 64. */

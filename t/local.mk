@@ -97,6 +97,37 @@ script_tests += \
 	%D%/0604-pitfall-workspace.lua \
 	%D%/0605-pitfall-limits.lua
 
+# ---- the CUDA kernels on the CPU --------------------------------------------------------------------
+# The same .cu files, compiled as C++ with t/emulator's headers; of the C++ library nothing is needed. Without
+# optimization the test takes minutes.
+check_PROGRAMS += %D%/0304-emulated.t
+%C%_0304_emulated_t_SOURCES = %D%/0304-emulated.c $(fixture)
+%C%_0304_emulated_t_CFLAGS  = $(AM_CFLAGS) -Wno-psabi
+%C%_0304_emulated_t_LDADD   = libinternal.la
+if HAVE_CXX17
+emulated_objects = $(patsubst kernels/%.cu,%D%/emulator/%.o,$(filter-out %/read.cu,$(cuda_sources)))
+%C%_0304_emulated_t_SOURCES += %D%/emulator/emulator.c %D%/emulator/emulator.h %D%/emulator/fiber.h
+%C%_0304_emulated_t_LDADD   += $(emulated_objects)
+EXTRA_%C%_0304_emulated_t_DEPENDENCIES = $(emulated_objects)
+if !HAVE_CUDA
+%C%_0304_emulated_t_SOURCES += lib/policy.c lib/policy.h
+endif
+%D%/emulator/%.o: kernels/%.cu config.h
+	@$(MKDIR_P) $(@D)
+	$(AM_V_CXX)$(CXX) -x c++ -std=c++17 -O2 -fPIE -fno-exceptions -fno-rtti -fno-threadsafe-statics -Wall -Wextra \
+	  -Wno-unknown-pragmas -Wno-sign-compare -Wno-unused-parameter -Wno-missing-field-initializers -Wno-psabi \
+	  -DQUIRE_EMULATED \
+	  -I$(srcdir)/%D% -I$(top_srcdir)/kernels -I$(top_srcdir)/lib -I$(top_srcdir) \
+	  $(SANITIZER_CFLAGS) -MD -MP -c -o $@ $<
+AM_V_CXX    = $(am__v_CXX_@AM_V@)
+am__v_CXX_  = $(am__v_CXX_@AM_DEFAULT_V@)
+am__v_CXX_0 = @echo "  CXX     " $@;
+am__v_CXX_1 =
+-include $(emulated_objects:.o=.d)
+MOSTLYCLEANFILES += $(emulated_objects) $(emulated_objects:.o=.d)
+endif
+EXTRA_DIST += %D%/emulator/cuda.h %D%/emulator/ptx.h %D%/emulator/wgmma.h
+
 # ---- CUDA -------------------------------------------------------------------------------------------
 # A driver that runs no kernels, in a folder of its own: nothing may take it for the real one by accident.
 if HAVE_CUDA

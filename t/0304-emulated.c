@@ -1,0 +1,413 @@
+/* The CUDA kernels themselves, compiled for the CPU (emulator/): every kernel of variants.h, with whole items and with
+ * items that are split over CTAs, against the float64 reference.
+ *
+ * Each case is a process of its own, so that one that crashes or hangs is a failed test.  It launches twice: a CTA
+ * after the other, in the order of dispatch; and all at once, taking turns from the last thread to the first, where
+ * the metadata are garbage until the launch waits for the work before it.  Both must leave the same bits, and a
+ * workspace that is zero.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifdef HAVE_CONFIG_H
+#include <config.h>
+#endif
+
+#include "tap.h"
+
+#if !defined HAVE_CXX17
+int main(void)
+{
+    puts("1..0 # SKIP configure found no C++ compiler that takes the kernels");
+    return 0;
+}
+#else
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "contract.h"
+#include "emulator/emulator.h"
+#include "fixture.h"
+#include "kernels/variants.h"
+#include "policy.h"
+
+/* ---- the kernels ---------------------------------------------------------------------------------- */
+
+#define ALL_VARIANTS(V)                                                                                 \
+    QUIRE_VARIANTS_D64_16(V, fp16) QUIRE_VARIANTS_D128_16(V, fp16) QUIRE_VARIANTS_D256_16(V, fp16)      \
+    QUIRE_VARIANTS_D64_16(V, bf16) QUIRE_VARIANTS_D128_16(V, bf16) QUIRE_VARIANTS_D256_16(V, bf16)      \
+    QUIRE_VARIANTS_D64_8(V, fp8e4m3) QUIRE_VARIANTS_D128_8(V, fp8e4m3) QUIRE_VARIANTS_D256_8(V, fp8e4m3)
+#define NAME(family, dtype, d, rows) decode_##family##_##dtype##_d##d##_r##rows
+#define TEXT(name) #name
+#define TEXT_OF(name) TEXT(name)
+#define DECLARE(family, dtype, elem, d, rows, ...) void NAME(family, dtype, d, rows)(const struct decode_params);
+#define ROW(family, dtype, elem, d, rows, ...) \
+    { .name = TEXT_OF(NAME(family, dtype, d, rows)), .function = NAME(family, dtype, d, rows) },
+
+ALL_VARIANTS(DECLARE)
+
+static struct kernel {
+    const char *name;
+    void (*function)(const struct decode_params);
+    bool whole, split; /* what ran */
+} kernels[] = { ALL_VARIANTS(ROW) };
+
+enum { KERNELS = sizeof kernels / sizeof *kernels };
+
+static struct kernel *find_kernel(const char *name)
+{
+    for (int i = 0; i < KERNELS; i++)
+        if (strcmp(kernels[i].name, name) == 0)
+            return &kernels[i];
+    return NULL;
+}
+
+/* ---- one case ------------------------------------------------------------------------------------- */
+
+struct test_case {
+    const char *what;
+    struct fixture_shape shape;
+    quire_mask mask;
+    int64_t window;
+    double scale;            /* 0: the default. A large one makes maxima rise within an item */
+    enum kernel_generation kernels;
+    int sm_count;
+    bool stable, without_lse;
+};
+
+/* What the process of a case tells. */
+struct outcome {
+    char kernel[64];
+    bool right, split;
+};
+
+/* As lib/cuda/tensor_map.c. */
+static void encode_map(struct tensor_map *map, const struct problem *p, const void *base, int64_t page_stride,
+                       int box_slots, int box_panels, int box_heads)
+{
+    const int row_bytes = p->head_dim * (p->dtype == QUIRE_DTYPE_FP8E4M3 ? 1 : 2);
+    const int fold = row_bytes < 128 ? 128 / row_bytes : 1, row = row_bytes * fold;
+    const struct emulator_map m = {
+        .base = base,
+        .extent = { 128, p->page_size / fold, row / 128, p->kv_heads, p->pages },
+        .stride = { row, 128, (int64_t)p->page_size * row_bytes, page_stride },
+        .box = { 128, box_slots / fold, box_panels, box_heads, 1 },
+    };
+    _Static_assert(sizeof m <= sizeof *map, "a map has room for ours");
+    memcpy(map, &m, sizeof m);
+}
+
+static void encode_maps(const struct problem *p, const struct launch_plan *plan, struct decode_params *params)
+{
+    encode_map(&params->k_map, p, p->k, p->k_page_stride, plan->box_slots, plan->box_panels, 1);
+    encode_map(&params->v_map, p, p->v, p->v_page_stride, plan->box_slots, plan->box_panels, 1);
+    encode_map(&params->k_solo_map, p, p->k, p->k_page_stride, plan->solo_box_slots, plan->box_panels,
+               plan->solo_box_heads);
+    encode_map(&params->v_solo_map, p, p->v, p->v_page_stride, plan->solo_box_slots, plan->box_panels,
+               plan->solo_box_heads);
+}
+
+/* NaN into every slot that no row sees. */
+static void poison(const struct problem *p)
+{
+    const size_t key = (size_t)p->head_dim * (p->dtype == QUIRE_DTYPE_FP8E4M3 ? 1 : 2);
+    bool *seen = calloc((size_t)p->pages * (size_t)p->page_size, 1);
+
+    for (int b = 0; b < p->batch; b++) {
+        const int tokens = p->packed ? p->qo_indptr[b + 1] - p->qo_indptr[b] : p->seq_len_q;
+        const int first = p->window_left >= 0 ? p->seq_lens[b] - tokens - p->window_left : 0;
+
+        for (int i = first > 0 ? first : 0; tokens > 0 && i < p->seq_lens[b]; i++)
+            seen[p->indices[p->indptr[b] + i / p->page_size] * p->page_size + i % p->page_size] = true;
+    }
+    for (int64_t slot = 0; slot < p->pages * p->page_size; slot++)
+        for (int h = 0; !seen[slot] && h < p->kv_heads; h++) {
+            const int64_t page = slot / p->page_size, at = h * p->page_size + slot % p->page_size;
+
+            memset((char *)p->k + page * p->k_page_stride + at * (int64_t)key, 0xff, key);
+            memset((char *)p->v + page * p->v_page_stride + at * (int64_t)key, 0xff, key);
+        }
+    free(seen);
+}
+
+/* Metadata that the work before a launch has yet to write. */
+struct late {
+    struct tensor *t;
+    void *right;
+};
+
+static void write_late(void *context)
+{
+    for (struct late *l = context; l->t != NULL; l++)
+        memcpy(l->t->t.data, l->right, tensor_bytes(l->t));
+}
+
+static void spoil_late(struct fixture *f, struct late *l)
+{
+    for (; l->t != NULL; l++) {
+        l->right = fixture_memory(f, tensor_bytes(l->t));
+        memcpy(l->right, l->t->t.data, tensor_bytes(l->t));
+        for (size_t i = 0; i < tensor_bytes(l->t) / 4; i++)
+            ((uint32_t *)l->t->t.data)[i] = (uint32_t)(i + 1) * 2654435761u >> (i % 3 * 10);
+    }
+}
+
+static size_t count_words(const void *memory, size_t bytes)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < bytes / 4; i++)
+        count += ((const uint32_t *)memory)[i] != 0;
+    return count;
+}
+
+static bool run_case(const struct test_case *c, struct outcome *outcome)
+{
+    const struct device_limits h200 = { .capability = 90, .sm_count = c->sm_count, .shared_bytes = 232448,
+                                        .kernels = c->kernels };
+    struct fixture *f = fixture_new(&c->shape);
+    struct late late[] = { { .t = &f->indptr }, { .t = &f->seq_lens }, { .t = &f->indices },
+                           { .t = c->shape.q_lens ? &f->qo_indptr : NULL }, { .t = NULL } };
+    quire_verdict v = { .struct_size = sizeof v };
+    struct problem p;
+    struct launch_plan plan;
+    struct decode_params params;
+
+    f->args.mask_type = c->mask;
+    f->args.window_left = c->window;
+    f->args.metadata_stable = c->stable;
+    if (c->scale > 0)
+        f->args.bmm1_scale = c->scale;
+    f->args.bmm2_scale = 0.75;
+    if (c->without_lse)
+        f->args.lse = NULL;
+    if (contract_problem(&f->args, CONTRACT_DECODE, NULL, &p, NULL) != QUIRE_OK ||
+        policy_plan(&p, &h200, &plan) != QUIRE_OK) {
+        diag("%s", quire_last_error());
+        return false;
+    }
+    snprintf(outcome->kernel, sizeof outcome->kernel, "%s", plan.kernel);
+    poison(&p);
+    p.workspace = fixture_memory(f, plan.workspace_bytes);
+    policy_params(&p, &plan, &params);
+    if (plan.uses_tensor_maps)
+        encode_maps(&p, &plan, &params);
+
+    struct emulator_launch launch = { .kernel = find_kernel(plan.kernel)->function, .params = &params,
+                                      .grid = plan.grid, .threads = plan.threads, .shared_bytes = plan.shared_bytes,
+                                      .resident = 1 };
+    const size_t out_bytes = tensor_bytes(&f->out), lse_bytes = tensor_bytes(&f->lse);
+    void *out = fixture_memory(f, out_bytes), *lse = fixture_memory(f, lse_bytes);
+    bool right = true;
+
+    emulator_run(&launch);
+    outcome->split = launch.words_passed > 0;
+    if (quire_decode_verify(&f->args, &v) != QUIRE_OK) {
+        diag("%s", quire_last_error());
+        return false;
+    }
+    if (v.failures > 0 || v.rows != (int64_t)p.total_q * p.q_heads) {
+        diag("%lld elements of %lld rows are wrong: out[%lld] is %g, not %g, LSE by %g of its bound",
+             (long long)v.failures, (long long)v.rows, (long long)v.worst_index, v.worst_got, v.worst_expected,
+             v.lse_error);
+        right = false;
+    }
+    memcpy(out, f->out.t.data, out_bytes);
+    memcpy(lse, f->lse.t.data, lse_bytes);
+    memset(f->out.t.data, FIXTURE_FILL, out_bytes);
+    memset(f->lse.t.data, FIXTURE_FILL, lse_bytes);
+    for (int again = 0; again < 2; again++) {
+        const size_t words = count_words(p.workspace, plan.workspace_bytes);
+
+        if (words > 0) {
+            diag("%zu words of the workspace are not zero", words);
+            return false;
+        }
+        if (again)
+            break;
+        launch.resident = 0;
+        launch.backwards = true;
+        if (!c->stable) {
+            spoil_late(f, late);
+            launch.previous = write_late;
+            launch.context = late;
+        }
+        emulator_run(&launch);
+    }
+    if (memcmp(out, f->out.t.data, out_bytes) != 0 || memcmp(lse, f->lse.t.data, lse_bytes) != 0) {
+        diag("the second launch leaves other bits");
+        right = false;
+    }
+    fixture_free(f);
+    return right;
+}
+
+/* Whether an item was split, or the case has failed. */
+static bool check_case(const struct test_case *c)
+{
+    static struct outcome *outcome;
+    const struct fixture_shape *s = &c->shape;
+    bool right;
+    int status = 0;
+    pid_t child;
+
+    if (outcome == NULL)
+        outcome = mmap(NULL, sizeof *outcome, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    memset(outcome, 0, sizeof *outcome);
+    fflush(stdout);
+    child = fork();
+    if (child == 0) {
+        alarm(60); /* a loop that waits for nothing is no deadlock to the emulator */
+        outcome->right = run_case(c, outcome);
+        fflush(stdout);
+        _exit(0);
+    }
+    if (child < 0 || waitpid(child, &status, 0) < 0)
+        diag("no process");
+    else if (WIFSIGNALED(status))
+        diag("killed by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
+    right = outcome->right && status == 0;
+    ok(right, "%s: %s, %d requests, %d/%d heads, page %d, %s %d%s, %d SMs%s", c->what,
+       outcome->kernel, s->batch, s->q_heads, s->kv_heads, s->page_size, s->q_lens ? "packed" : "q",
+       s->q_lens ? s->spare_rows : s->seq_len_q, c->mask == QUIRE_MASK_DENSE ? "" : c->window < 0 ? ", causal" : ", window",
+       c->sm_count, outcome->split ? ", split" : "");
+    if (right)
+        *(outcome->split ? &find_kernel(outcome->kernel)->split : &find_kernel(outcome->kernel)->whole) = true;
+    return !right || outcome->split;
+}
+
+/* ---- the cases ------------------------------------------------------------------------------------ */
+
+static const int32_t alike[] = { 300, 300, 300 }, ragged[] = { 177, 5, 0, 550, 230 }, one_tile[] = { 41 }, one_long[] = { 900 };
+
+/* Page size, mask, scale, padding and the like, in turn. */
+static void vary(struct test_case *c)
+{
+    static int turn;
+    const int i = turn++;
+
+    c->shape.page_size = 16 << i % 4;
+    c->mask = i % 3 ? QUIRE_MASK_CAUSAL : QUIRE_MASK_DENSE;
+    c->window = i % 3 == 2 ? 70 : -1;
+    c->scale = i % 5 < 2 ? 2 : 0;
+    c->shape.pair = i % 2;
+    c->shape.page_padding = i % 7 < 3 ? 0 : 48;
+    c->shape.spare_entries = i % 4 == 1 ? 2 : 0;
+    c->stable = i % 6 == 5;
+}
+
+/* Every kernel of one type and head size. */
+static void check_image(DLDataType dtype, int head_dim)
+{
+    static const struct { enum kernel_generation kernels; int group, tokens; } rows[] = {
+        { KERNELS_TMA, 3, 1 },    { KERNELS_TMA, 5, 3 },    { KERNELS_TMA, 9, 3 },   { KERNELS_TMA, 7, 9 },
+        { KERNELS_WGMMA, 20, 3 }, { KERNELS_WGMMA, 5, 21 }, { KERNELS_ASYNC, 8, 1 }, { KERNELS_ASYNC, 4, 3 },
+    };
+    static int turn;
+    struct test_case c = { .window = -1 };
+
+    c.shape = (struct fixture_shape){ .head_dim = head_dim, .dtype = dtype };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int split = 0; split < 2; split++, turn++) {
+            int32_t q_lens[] = { rows[i].tokens, 0, rows[i].tokens > 2 ? 2 : 1, 1, rows[i].tokens };
+
+            c.what = split ? "ragged" : "alike";
+            c.kernels = rows[i].kernels;
+            c.shape.out_dtype = dtype.bits > 8 ? dtype : turn % 3 ? FP16 : FP8E4M3;
+            c.shape.batch = split ? 5 : 3;
+            c.shape.seq_lens = split ? ragged : alike;
+            c.shape.kv_heads = 2;
+            c.shape.q_heads = 2 * rows[i].group;
+            c.shape.seq_len_q = rows[i].tokens;
+            c.shape.q_lens = split && turn % 8 < 4 ? q_lens : NULL;
+            c.shape.spare_rows = c.shape.q_lens ? 3 : 0;
+            vary(&c);
+            for (c.sm_count = 3; !check_case(&c) && split && c.sm_count < 8; c.sm_count++)
+                continue; /* until the end of a share falls into an item */
+        }
+    c.shape.q_lens = NULL;
+    for (int split = 0; split < 2; split++) { /* one KV head of one request: few items */
+        c.what = split ? "one long head" : "one short head";
+        c.kernels = KERNELS_TMA;
+        c.sm_count = 7;
+        c.shape.batch = c.shape.kv_heads = c.shape.seq_len_q = 1;
+        c.shape.q_heads = 6;
+        c.shape.seq_lens = split ? one_long : one_tile;
+        vary(&c);
+        c.window = -1;
+        check_case(&c);
+    }
+}
+
+static void check_special(void)
+{
+    static const int32_t empty[3], long_head[] = { 3000 }, short_keys[] = { 30, 200, 77, 129, 5, 12 },
+                         long_queries[] = { 1, 100, 4, 17, 5, 112 };
+    static int32_t many[400];
+
+    for (int i = 0; i < 400; i++)
+        many[i] = i * 29 % 41;
+    const struct test_case cases[] = {
+        { .what = "no keys at all", .kernels = KERNELS_TMA, .sm_count = 3, .window = -1,
+          .shape = { .batch = 3, .seq_lens = empty, .seq_len_q = 2, .q_heads = 8, .kv_heads = 2, .head_dim = 64,
+                     .page_size = 32, .dtype = BF16, .out_dtype = BF16 } },
+        { .what = "more ranks than are added at once", .kernels = KERNELS_TMA, .sm_count = 24, .window = -1,
+          .shape = { .batch = 1, .seq_lens = long_head, .seq_len_q = 1, .q_heads = 16, .kv_heads = 1, .head_dim = 128,
+                     .page_size = 16, .dtype = FP16, .out_dtype = FP16 } },
+        { .what = "more ranks than are added at once", .kernels = KERNELS_ASYNC, .sm_count = 40, .window = -1,
+          .shape = { .batch = 1, .seq_lens = long_head, .seq_len_q = 1, .q_heads = 7, .kv_heads = 1, .head_dim = 64,
+                     .page_size = 128, .dtype = BF16, .out_dtype = BF16 } },
+        { .what = "a tree of ranks", .kernels = KERNELS_WGMMA, .sm_count = 5, .window = -1,
+          .shape = { .batch = 1, .seq_lens = long_head, .seq_len_q = 3, .q_heads = 16, .kv_heads = 1, .head_dim = 128,
+                     .page_size = 16, .dtype = FP16, .out_dtype = FP16 } },
+        { .what = "solo, 1 KV head", .kernels = KERNELS_TMA, .sm_count = 3, .window = -1,
+          .shape = { .batch = 20, .seq_lens = many, .seq_len_q = 1, .q_heads = 2, .kv_heads = 1, .head_dim = 64,
+                     .page_size = 64, .dtype = BF16, .out_dtype = BF16 } },
+        { .what = "solo, 3 KV heads", .kernels = KERNELS_TMA, .sm_count = 3, .mask = QUIRE_MASK_CAUSAL, .window = 9,
+          .shape = { .batch = 20, .seq_lens = many, .seq_len_q = 2, .q_heads = 9, .kv_heads = 3, .head_dim = 128,
+                     .page_size = 16, .dtype = FP8E4M3, .out_dtype = FP8E4M3, .spare_entries = 3 } },
+        { .what = "solo, 8 KV heads, more requests than lanes", .kernels = KERNELS_TMA, .sm_count = 3, .window = -1,
+          .shape = { .batch = 70, .seq_lens = many, .seq_len_q = 1, .q_heads = 8, .kv_heads = 8, .head_dim = 256,
+                     .page_size = 16, .dtype = FP16, .out_dtype = FP16, .page_padding = 64 } },
+        { .what = "more requests than lanes", .kernels = KERNELS_ASYNC, .sm_count = 7, .window = -1,
+          .shape = { .batch = 70, .seq_lens = many, .seq_len_q = 1, .q_heads = 4, .kv_heads = 2, .head_dim = 128,
+                     .page_size = 32, .dtype = FP16, .out_dtype = FP16 } },
+        { .what = "more requests than threads", .kernels = KERNELS_TMA, .sm_count = 3, .window = -1,
+          .shape = { .batch = 400, .seq_lens = many, .seq_len_q = 1, .q_heads = 1, .kv_heads = 1, .head_dim = 64,
+                     .page_size = 16, .dtype = FP8E4M3, .out_dtype = FP16 } },
+        { .what = "queries longer than their keys", .kernels = KERNELS_WGMMA, .sm_count = 3, .mask = QUIRE_MASK_CAUSAL,
+          .window = -1, .without_lse = true,
+          .shape = { .batch = 6, .seq_lens = short_keys, .q_lens = long_queries, .spare_rows = 5, .q_heads = 8,
+                     .kv_heads = 2, .head_dim = 128, .page_size = 16, .dtype = BF16, .out_dtype = BF16 } },
+        { .what = "queries longer than their keys", .kernels = KERNELS_TMA, .sm_count = 3, .mask = QUIRE_MASK_CAUSAL,
+          .window = 20,
+          .shape = { .batch = 6, .seq_lens = short_keys, .q_lens = long_queries, .spare_rows = 5, .q_heads = 4,
+                     .kv_heads = 2, .head_dim = 64, .page_size = 128, .dtype = FP8E4M3, .out_dtype = FP8E4M3 } },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check_case(&cases[i]);
+}
+
+int main(void)
+{
+    int missing = 0;
+
+    plan(0);
+    emulator_start();
+    for (int head_dim = 64; head_dim <= 256; head_dim *= 2) {
+        check_image(FP16, head_dim);
+        check_image(BF16, head_dim);
+        check_image(FP8E4M3, head_dim);
+    }
+    check_special();
+    for (int i = 0; i < KERNELS; i++)
+        if (!kernels[i].whole || !kernels[i].split) {
+            diag("%s: no case with %s items was right", kernels[i].name, kernels[i].whole ? "split" : "whole");
+            missing++;
+        }
+    is_int(0, missing, "each of the %d kernels ran, with whole items and with split ones", KERNELS);
+    return done();
+}
+
+#endif
