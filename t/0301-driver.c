@@ -369,6 +369,12 @@ static void launches(void)
                         (fake_calls("cuCtxGetCurrent") + fake_calls("cuCtxGetDevice") - contexts_before);
 }
 
+static void refused_hook(void)
+{
+    load_fake();
+    note(0, quire_decode_prepare(&cuda_fixture(0)->args));
+}
+
 static void test_launches(void)
 {
     run(launches, "");
@@ -386,6 +392,12 @@ static void test_launches(void)
     is_int(grid < 3 ? grid : 3, report->number[2], "the test hook lowers the number of CTAs");
     run(launches, "QUIRE_TEST_GRID=100000");
     is_int(grid, report->number[2], "... and cannot raise it");
+    run(refused_hook, "QUIRE_TEST_GRID=3x");
+    ok(report->status[0] == QUIRE_ERROR_UNSUPPORTED && has(0, "QUIRE_TEST_GRID") && has(0, "3x"),
+       "a wrong number is refused: %s", report->text[0]);
+    run(refused_hook, "QUIRE_TEST_KERNELS=asnyc");
+    ok(report->status[0] == QUIRE_ERROR_UNSUPPORTED && has(0, "wgmma, tma or async") && has(0, "asnyc"),
+       "so are kernels that there are not: %s", report->text[0]);
 }
 
 /* ---- captures ------------------------------------------------------------------------------------- */

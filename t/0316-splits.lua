@@ -90,11 +90,11 @@ local function run(grid, kernels)
     return text, wrong, once == "true", tonumber(count)
 end
 
-for _, kernels in ipairs { "best", "tma", "async" } do
+for _, kernels in ipairs { "wgmma", "tma", "async" } do
     local unsplit
-    for _, grid in ipairs(kernels == "best" and { 1, 2, 3, 16, 17, 100, 0 } or { 1, 3, 17, 0 }) do
+    for _, grid in ipairs(kernels == "wgmma" and { 1, 2, 3, 16, 17, 100, 0 } or { 1, 3, 17, 0 }) do
         local name = ("%s%s"):format(grid == 0 and "all CTAs" or ("%d CTA%s"):format(grid, grid == 1 and "" or "s"),
-            kernels == "best" and "" or ", kernels: " .. kernels)
+            kernels == "wgmma" and "" or ", kernels: " .. kernels)
         local text, wrong, once, count = run(grid, kernels)
         if not wrong then
             tap.is(text, "a line of results", "%s: runs", name)

@@ -9,6 +9,7 @@
 #endif
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,21 +22,32 @@
 /* ---- the plan ------------------------------------------------------------------------------------- */
 
 /* For tests, read once in a process: QUIRE_TEST_GRID=N takes at most N CTAs, so that items are split less
- * often, or each in more pieces; QUIRE_TEST_KERNELS=tma or async takes the kernels of GPUs that have no better
- * ones. */
+ * often, or each in more pieces (0: as without it); QUIRE_TEST_KERNELS=tma or async takes the kernels of GPUs that have
+ * no better ones (wgmma: the best there are). */
 static struct {
     pthread_once_t once;
     int max_grid;
     enum kernel_generation best;
+    char problem[128]; /* a value that means nothing: "" if there is none */
 } hooks = { .once = PTHREAD_ONCE_INIT };
 
 static void read_hooks(void)
 {
+    static const char *const names[] = { [KERNELS_ASYNC] = "async", [KERNELS_TMA] = "tma", [KERNELS_WGMMA] = "wgmma" };
     const char *grid = getenv("QUIRE_TEST_GRID"), *kernels = getenv("QUIRE_TEST_KERNELS");
+    char *end = "";
+    const long ctas = grid ? strtol(grid, &end, 10) : 0;
+    int best = KERNELS_WGMMA;
 
-    hooks.max_grid = grid ? atoi(grid) : 0;
-    hooks.best = !kernels ? KERNELS_WGMMA : strcmp(kernels, "async") == 0 ? KERNELS_ASYNC
-               : strcmp(kernels, "tma") == 0 ? KERNELS_TMA : KERNELS_WGMMA;
+    if (grid && (end == grid || *end || ctas < 0 || ctas > INT32_MAX))
+        snprintf(hooks.problem, sizeof hooks.problem, "QUIRE_TEST_GRID: expected a number of CTAs, got \"%.32s\"", grid);
+    hooks.max_grid = (int)ctas;
+    while (kernels && best >= 0 && strcmp(kernels, names[best]) != 0)
+        best--;
+    if (best < 0)
+        snprintf(hooks.problem, sizeof hooks.problem,
+                 "QUIRE_TEST_KERNELS: expected wgmma, tma or async, got \"%.32s\"", kernels);
+    hooks.best = best < 0 ? KERNELS_WGMMA : (enum kernel_generation)best;
 }
 
 static quire_status limits_of(DLDevice of, struct device **device, struct device_limits *limits)
@@ -47,6 +59,8 @@ static quire_status limits_of(DLDevice of, struct device **device, struct device
     if (status != QUIRE_OK)
         return status;
     pthread_once(&hooks.once, read_hooks);
+    if (*hooks.problem)
+        return quire_fail(QUIRE_ERROR_UNSUPPORTED, "%s", hooks.problem);
     /* What was built for an older GPU has no kernels of the newer kind, even where the driver compiles it. */
     const struct arch *code = &(*device)->code;
     const enum kernel_generation there = code->built_for < 90                   ? KERNELS_ASYNC
