@@ -33,14 +33,17 @@ static struct {
 
 static void read_hooks(void)
 {
-    static const char *const names[] = { [KERNELS_ASYNC] = "async", [KERNELS_TMA] = "tma", [KERNELS_WGMMA] = "wgmma" };
+    static const char *const names[] = {
+        [KERNELS_ASYNC] = "async", [KERNELS_TMA] = "tma", [KERNELS_WGMMA] = "wgmma"
+    };
     const char *grid = getenv("QUIRE_TEST_GRID"), *kernels = getenv("QUIRE_TEST_KERNELS");
     char *end = "";
     const long ctas = grid ? strtol(grid, &end, 10) : 0;
     int best = KERNELS_WGMMA;
 
     if (grid && (end == grid || *end || ctas < 0 || ctas > INT32_MAX))
-        snprintf(hooks.problem, sizeof hooks.problem, "QUIRE_TEST_GRID: expected a number of CTAs, got \"%.32s\"", grid);
+        snprintf(hooks.problem, sizeof hooks.problem,
+                 "QUIRE_TEST_GRID: expected a number of CTAs, got \"%.32s\"", grid);
     hooks.max_grid = (int)ctas;
     while (kernels && best >= 0 && strcmp(kernels, names[best]) != 0)
         best--;
