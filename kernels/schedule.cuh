@@ -58,7 +58,8 @@ struct share {
             if (limit < static_cast<u64>(count))
                 count = static_cast<int>(limit - limit % items);
         }
-        count = static_cast<int>(min(static_cast<u64>(count), max(total / T::UNITS, u64{1})));
+        // no share but the last is smaller than a tile, so that none between two that hold an item's tiles is empty
+        count = static_cast<int>(min(static_cast<u64>(count), (total + T::UNITS - 1) / T::UNITS));
         index = count - 1 - static_cast<int>(blockIdx.x);
         if (index < 0)
             return;

@@ -342,7 +342,7 @@ static void check_image(DLDataType dtype, int head_dim)
 
 static void check_special(void)
 {
-    static const int32_t empty[3], long_head[] = { 3000 }, short_keys[] = { 30, 200, 77, 129, 5, 12 },
+    static const int32_t empty[3], none[40], long_head[] = { 3000 }, short_keys[] = { 30, 200, 77, 129, 5, 12 },
                          long_queries[] = { 1, 100, 4, 17, 5, 112 };
     static int32_t many[400];
 
@@ -380,6 +380,12 @@ static void check_special(void)
           .window = -1, .without_lse = true,
           .shape = { .batch = 6, .seq_lens = short_keys, .q_lens = long_queries, .spare_rows = 5, .q_heads = 8,
                      .kv_heads = 2, .head_dim = 128, .page_size = 16, .dtype = BF16, .out_dtype = BF16 } },
+        { .what = "no query tokens, but rows", .kernels = KERNELS_WGMMA, .sm_count = 3, .window = -1,
+          .shape = { .batch = 3, .seq_lens = short_keys, .q_lens = empty, .spare_rows = 9, .seq_len_q = 1, .q_heads = 40,
+                     .kv_heads = 2, .head_dim = 64, .page_size = 16, .dtype = BF16, .out_dtype = BF16 } },
+        { .what = "no query tokens, but rows", .kernels = KERNELS_TMA, .sm_count = 3, .window = -1,
+          .shape = { .batch = 40, .seq_lens = many, .q_lens = none, .spare_rows = 9, .seq_len_q = 1, .q_heads = 2,
+                     .kv_heads = 2, .head_dim = 128, .page_size = 16, .dtype = FP16, .out_dtype = FP16 } },
         { .what = "queries longer than their keys", .kernels = KERNELS_TMA, .sm_count = 3, .mask = QUIRE_MASK_CAUSAL,
           .window = 20,
           .shape = { .batch = 6, .seq_lens = short_keys, .q_lens = long_queries, .spare_rows = 5, .q_heads = 4,
