@@ -136,13 +136,15 @@ __device__ __forceinline__ void mask_scores(float (&s)[T::N_TILES][4], const row
         }
 }
 
-// Scores to weights relative to acc.max, packed as P^T's fragment.  The maximum is raised only when a
-// score exceeds it by 2^8: until then weights stay below 2^8, which 16 bits hold as well as below 1.
+// Weights are relative to acc.max, which is set TOP below the largest score, and raised only when a score exceeds
+// it by LAG, as that takes time: weights stay below 2^LAG, and fp16 holds them down to 2^-(24 + TOP) of the largest.
+constexpr float TOP = 6.0f, LAG = 14.0f; // log2 units
+
+// Scores to weights, packed as P^T's fragment.
 template <class T, int BLOCKS>
 __device__ __forceinline__ void softmax(u32 (&w)[BLOCKS][T::N_TILES][2], const float (&s)[BLOCKS][T::N_TILES][4],
                                         accumulator<T> &acc, float scale)
 {
-    constexpr float LAG = 8.0f;
     float top[T::N_TILES][2]; // of this thread's keys
     bool rise = false;
 #pragma unroll
@@ -165,7 +167,7 @@ __device__ __forceinline__ void softmax(u32 (&w)[BLOCKS][T::N_TILES][2], const f
                 to = fmaxf(to, __shfl_xor_sync(0xffffffff, to, 4));
                 to = fmaxf(to, __shfl_xor_sync(0xffffffff, to, 8));
                 to = fmaxf(to, __shfl_xor_sync(0xffffffff, to, 16));
-                to = fmaxf(to, acc.max[n][j]);
+                to = fmaxf(to - TOP, acc.max[n][j]);
                 // nothing seen yet: exp2(-inf + inf) must not be asked for
                 const float shrink = acc.max[n][j] == -INFINITY ? 0.0f : exp2_approx(acc.max[n][j] - to);
                 acc.max[n][j] = to;

@@ -133,12 +133,11 @@ __device__ __forceinline__ void mask_group_scores(group_scores<T> &s, const tile
     }
 }
 
-// As compute.cuh's softmax: the maximum is raised only when a score exceeds it by 2^8.
+// As compute.cuh's softmax.
 template <class T>
 __device__ __forceinline__ void group_softmax(group_weights<T> &w, const group_scores<T> &s,
                                               group_accumulator<T> &acc, float scale)
 {
-    constexpr float LAG = 8.0f;
     float top[2];
     bool rise = false;
 #pragma unroll
@@ -158,7 +157,7 @@ __device__ __forceinline__ void group_softmax(group_weights<T> &w, const group_s
             float to = top[r];
             to = fmaxf(to, __shfl_xor_sync(0xffffffff, to, 1));
             to = fmaxf(to, __shfl_xor_sync(0xffffffff, to, 2));
-            to = fmaxf(to, acc.max[r]);
+            to = fmaxf(to - TOP, acc.max[r]);
             // nothing seen yet: exp2(-inf + inf) must not be asked for
             const float shrink = acc.max[r] == -INFINITY ? 0.0f : exp2_approx(acc.max[r] - to);
             acc.max[r] = to;
@@ -406,8 +405,6 @@ __device__ __forceinline__ void consume_in_groups(const decode_params &p, unsign
         const row_info *rows = reinterpret_cast<const row_info *>(smem + T::OFF_ROWS) + slot * T::Q_ROWS;
         const u32 q_smem = smem_address(smem + T::OFF_Q + slot * T::Q_BYTES) + group * (64 * 128);
         const bool all_groups = GROUPS == 1 || uniform(rows[64].out_row >= 0);
-        at.wait_for_k();
-        tile_info tile = at.tile();
         if (!all_groups && group == 1) { // no row of this group's is anybody's
             for (bool last = false; !last; at = at.next()) {
                 at.wait_for_k();
@@ -434,6 +431,8 @@ __device__ __forceinline__ void consume_in_groups(const decode_params &p, unsign
             group_weights<T> w;
             acc.clear();
             s = {}; // not read, but that the compiler does not know
+            at.wait_for_k();
+            tile_info tile = at.tile();
             wgmma_begin();
             issue_scores<T>(s, q_smem, at.k_smem(), m);
             wgmma_commit();

@@ -23,6 +23,17 @@ for _, dtype in ipairs { "bf16", "fp16" } do
     end
 end
 
+-- A weight of e^-15 or so counts where the values of the key with weight 1 are 0; fp16 has 5 steps below it.
+for _, types in ipairs { { "fp16", "fp16" }, { "fp8e4m3", "fp16" } } do
+    for sq = 1, 12, 11 do
+        for _, k in ipairs { 1.25, 1.5, 1.75, 1.875 } do -- scores 8 times that, and 0
+            right({ lens = { 2, 40 }, sq = sq, hq = 8, dtype = types[1], out_dtype = types[2], q = 1,
+                k = function(_, t) return t == 0 and k or 0 end, v = function(_, t) return t == 0 and 0 or 96 end },
+                "%s to %s, %d tokens: weights of e^-%g beside 1", types[1], types[2], sq, 8 * k)
+        end
+    end
+end
+
 -- A last tile that one row cannot see at all.
 means({ lens = { 129 }, sq = 2, d = 128, hq = 8, hkv = 2, mask = "causal", k = 0,
     v = function(_, t) return t == 128 and 129 or 1 end },
