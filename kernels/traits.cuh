@@ -42,8 +42,8 @@ struct traits {
     static constexpr bool BF16 = E == element::bf16, FP8 = E == element::fp8e4m3, SOLO = SOLO_;
     static constexpr bool TMA = F != kernel_family::async, WGMMA = F == kernel_family::wgmma;
     static constexpr bool CONVERTS = LAYOUT_CONVERTS(MEETS_, RAW_ELEM);
-    static constexpr int ELEM = LAYOUT_ELEM(MEETS_, RAW_ELEM); // in shared memory, for the matrix instructions
-    static constexpr int ELEM_BYTES = ELEM, D = D_, ROWS = ROWS_, TILE = TILE_, STAGES = STAGES_;
+    static constexpr int ELEM_BYTES = LAYOUT_ELEM(MEETS_, RAW_ELEM); // in shared memory, for the matrix instructions
+    static constexpr int D = D_, ROWS = ROWS_, TILE = TILE_, STAGES = STAGES_;
     static constexpr int KEY_WARPS = KEY_WARPS_, ROW_WARPS = ROW_WARPS_;
     static constexpr int CONSUMERS = KEY_WARPS * ROW_WARPS * 32;
     static constexpr int COPIERS = COPIERS_, SOLO_BOX_HEADS = LAYOUT_SOLO_BOX_HEADS(KEY_WARPS, COPIERS);
@@ -59,8 +59,8 @@ struct traits {
 
     // In shared memory a key (a query row) is cut into panels of 128 bytes; rows of 64 bytes share 128 bytes
     // with their neighbour.  Within a panel 16-byte chunks are swizzled as the copy engine swizzles them.
-    static constexpr int ROW_BYTES = D * ELEM < 128 ? D * ELEM : 128; // of one row in a panel
-    static constexpr int ROW_CHUNKS = D * ELEM / 16;                  // over all panels
+    static constexpr int ROW_BYTES = D * ELEM_BYTES < 128 ? D * ELEM_BYTES : 128; // of one row in a panel
+    static constexpr int ROW_CHUNKS = D * ELEM_BYTES / 16;                  // over all panels
     static constexpr int PANEL_CHUNKS = ROW_BYTES / 16;
     static constexpr int ACC_STRIDE = LAYOUT_ACC_STRIDE(D);
 
@@ -68,9 +68,10 @@ struct traits {
     // of a tile, about 1 us.
     static constexpr int UNITS = WGMMA ? ROWS / 64 : 1, ITEM_UNITS = WGMMA ? 2 * UNITS : 0;
 
-    static constexpr int TILE_BYTES = LAYOUT_TILE_BYTES(ELEM, D, TILE);
+    static constexpr int TILE_BYTES = LAYOUT_TILE_BYTES(ELEM_BYTES, D, TILE);
     static constexpr int Q_ROWS = LAYOUT_Q_ROWS(ROWS, KEY_WARPS, SOLO);
-    static constexpr int Q_BYTES = LAYOUT_Q_BYTES(ELEM, D, Q_ROWS), Q_SLOTS = LAYOUT_Q_SLOTS(MEETS_, RAW_ELEM, Q_BYTES);
+    static constexpr int Q_BYTES = LAYOUT_Q_BYTES(ELEM_BYTES, D, Q_ROWS);
+    static constexpr int Q_SLOTS = LAYOUT_Q_SLOTS(MEETS_, RAW_ELEM, Q_BYTES);
     static constexpr int BOX_PANELS = LAYOUT_BOX_PANELS(MEETS_, RAW_ELEM, D, ROWS);
     static constexpr int BOXES_PER_PAGE = D * RAW_ELEM <= 128 ? 1 : D * RAW_ELEM / 128 / BOX_PANELS;
     static constexpr bool HALVES = WGMMA && BOX_PANELS > 1; // many.cuh

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* policy.c - the list of kernels, and the choice among them
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "policy.h"
 
 #include <float.h>
