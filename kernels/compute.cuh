@@ -137,8 +137,12 @@ __device__ __forceinline__ void mask_scores(float (&s)[T::N_TILES][4], const row
 }
 
 // Weights are relative to acc.max, which is set TOP below the largest score, and raised only when a score exceeds
-// it by LAG, as that takes time: weights stay below 2^LAG, and fp16 holds them down to 2^-(24 + TOP) of the largest.
-constexpr float TOP = 6.0f, LAG = 14.0f; // log2 units
+// it by LAG, as that takes time: weights stay below 2^LAG.  fp16 is used up to its end, so that it holds weights with
+// all their bits down to 2^-(14 + TOP) of the largest; bf16's largest V must not overflow, which needs weights up to 1.
+template <bool BF16>
+constexpr float TOP = BF16 ? -14.0f : 11.0f; // log2 units
+template <bool BF16>
+constexpr float LAG = BF16 ? 0.0f : 15.0f;
 
 // Scores to weights, packed as P^T's fragment.
 template <class T, int BLOCKS>
@@ -156,7 +160,7 @@ __device__ __forceinline__ void softmax(u32 (&w)[BLOCKS][T::N_TILES][2], const f
             for (int b = 1; b < BLOCKS; b++)
                 top[n][j] = fmaxf(top[n][j], fmaxf(s[b][n][j], s[b][n][j + 2]));
             top[n][j] *= scale;
-            rise |= top[n][j] > acc.max[n][j] + LAG;
+            rise |= top[n][j] > acc.max[n][j] + LAG<T::BF16>;
         }
     if (__any_sync(0xffffffff, rise)) {
 #pragma unroll
@@ -167,7 +171,7 @@ __device__ __forceinline__ void softmax(u32 (&w)[BLOCKS][T::N_TILES][2], const f
                 to = fmaxf(to, __shfl_xor_sync(0xffffffff, to, 4));
                 to = fmaxf(to, __shfl_xor_sync(0xffffffff, to, 8));
                 to = fmaxf(to, __shfl_xor_sync(0xffffffff, to, 16));
-                to = fmaxf(to - TOP, acc.max[n][j]);
+                to = fmaxf(to - TOP<T::BF16>, acc.max[n][j]);
                 // nothing seen yet: exp2(-inf + inf) must not be asked for
                 const float shrink = acc.max[n][j] == -INFINITY ? 0.0f : exp2_approx(acc.max[n][j] - to);
                 acc.max[n][j] = to;

@@ -149,7 +149,7 @@ __device__ __forceinline__ void group_softmax(group_weights<T> &w, const group_s
             b = fmaxf(b, fmaxf(s.at(block, 1, r * 2), s.at(block, 1, r * 2 + 1)));
         }
         top[r] = fmaxf(a, b) * scale;
-        rise |= top[r] > acc.max[r] + LAG;
+        rise |= top[r] > acc.max[r] + LAG<T::BF16>;
     }
     if (__any_sync(0xffffffff, rise)) {
 #pragma unroll
@@ -157,7 +157,7 @@ __device__ __forceinline__ void group_softmax(group_weights<T> &w, const group_s
             float to = top[r];
             to = fmaxf(to, __shfl_xor_sync(0xffffffff, to, 1));
             to = fmaxf(to, __shfl_xor_sync(0xffffffff, to, 2));
-            to = fmaxf(to - TOP, acc.max[r]);
+            to = fmaxf(to - TOP<T::BF16>, acc.max[r]);
             // nothing seen yet: exp2(-inf + inf) must not be asked for
             const float shrink = acc.max[r] == -INFINITY ? 0.0f : exp2_approx(acc.max[r] - to);
             acc.max[r] = to;
