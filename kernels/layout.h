@@ -28,7 +28,7 @@ enum { LAYOUT_CONVERTERS = 4, LAYOUT_RAW_SLOTS = 3 }; /* warps; pieces of a tile
 
 /* Warps that bring K, and as many that bring V: two where registers allow it, as one takes long to issue the
  * copies of small pages; and of a solo tile's heads those that one of them copies. */
-#define LAYOUT_COPIERS(shares, d, rows) ((shares) && (d) <= 128 && (rows) == 8 ? 2 : 1)
+#define LAYOUT_COPIERS(shares, d, rows) ((d) <= 128 && ((shares) > 1 || ((shares) && (rows) == 8)) ? 2 : 1)
 #define LAYOUT_SOLO_BOX_HEADS(keyw, copiers) ((keyw) / (copiers))
 
 /* consumer warps, and those that produce: a warp or two bring K, as many V, the last of these the query.  Where
@@ -49,9 +49,10 @@ enum { LAYOUT_CONVERTERS = 4, LAYOUT_RAW_SLOTS = 3 }; /* warps; pieces of a tile
 #define LAYOUT_MEETS_async 1
 #define LAYOUT_MEETS_wgmma 0
 
-/* whether two warps can share the copies of K or V: not those of cp.async, and not where tiles are large */
+/* whether two warps can share the copies of K or V: not those of cp.async, and not where tiles are large; 1: if there
+ * are few rows, 2: at any number */
 #define LAYOUT_SHARES_tma 1
-#define LAYOUT_SHARES_wide 1
+#define LAYOUT_SHARES_wide 2
 #define LAYOUT_SHARES_async 0
 #define LAYOUT_SHARES_wgmma 0
 

@@ -50,8 +50,8 @@ struct share {
         int count = gridDim.x;
         if (alike && total <= SHORT_LAUNCH<T>)
             count = heads == p.kv_heads ? p.even_shares : p.even_solo_shares;
-        if (T::WGMMA && alike) { // a piece is worth its merging from 128 KB on
-            constexpr int LEAST = 131072 / (2 * T::TILE_BYTES) * T::UNITS;
+        if (T::WGMMA && alike) { // a piece is worth its merging from 64 KB on
+            constexpr int LEAST = 65536 / (2 * T::TILE_BYTES) * T::UNITS;
             const int row_tile_count = (p.seq_len_q * p.group + T::ROWS - 1) / T::ROWS;
             const u64 items = static_cast<u64>(p.batch) * p.kv_heads * row_tile_count;
             const u64 limit = max(items, divide(total, LEAST));

@@ -29,6 +29,7 @@
 /*       family dtype  elem D   rows tile keyw roww stages ctas/SM solo */
 #define QUIRE_VARIANTS_D64_16(V, dtype)                     \
     V(wide,  dtype, 2, 64,  8,  256, 8, 1, 2, 1, 0)         \
+    V(wide,  dtype, 2, 64,  16, 256, 8, 1, 2, 1, 0)         \
     V(tma,   dtype, 2, 64,  8,  128, 4, 1, 2, 2, 1)         \
     V(tma,   dtype, 2, 64,  16, 128, 4, 1, 2, 2, 0)         \
     V(tma,   dtype, 2, 64,  32, 128, 4, 2, 3, 1, 0)         \
@@ -39,6 +40,7 @@
     V(async, dtype, 2, 64,  16, 64,  2, 2, 3, 1, 0)
 #define QUIRE_VARIANTS_D128_16(V, dtype)                    \
     V(wide,  dtype, 2, 128, 8,  128, 8, 1, 2, 1, 0)         \
+    V(wide,  dtype, 2, 128, 16, 128, 8, 1, 2, 1, 0)         \
     V(tma,   dtype, 2, 128, 8,  64,  4, 1, 2, 2, 1)         \
     V(tma,   dtype, 2, 128, 16, 64,  4, 1, 2, 2, 0)         \
     V(tma,   dtype, 2, 128, 32, 64,  4, 2, 3, 1, 0)         \

@@ -52,9 +52,9 @@ static const struct {
     int head_dim, first, last;
 } images[] = { IMAGES(IMAGE) };
 
-/* More rows of a KV head than this go to warpgroups, as measured; where items are few, and of fp8, which takes
- * converting. */
-enum { WGMMA_ABOVE = 16, WGMMA_ABOVE_FEW = 8, WGMMA_ABOVE_FP8 = 32 };
+/* More rows of a KV head than this go to warpgroups, as measured; where items are few, of which warpgroups take longer,
+ * and D is not 128; and of fp8, which takes converting. */
+enum { WGMMA_ABOVE = 16, WGMMA_ABOVE_FEW = 32, WGMMA_ABOVE_FP8 = 32 };
 
 int policy_variants(void)
 {
@@ -104,7 +104,8 @@ quire_status policy_plan(const struct problem *p, const struct device_limits *d,
         if (v && wide && wide->rows == v->rows)
             v = wide;
     }
-    const int above = p->dtype == QUIRE_DTYPE_FP8E4M3 ? WGMMA_ABOVE_FP8 : few ? WGMMA_ABOVE_FEW : WGMMA_ABOVE;
+    const int above = p->dtype == QUIRE_DTYPE_FP8E4M3 ? WGMMA_ABOVE_FP8
+                      : few && p->head_dim != 128     ? WGMMA_ABOVE_FEW : WGMMA_ABOVE;
     if (d->kernels >= KERNELS_WGMMA && (int64_t)p->group * p->seq_len_q > above) {
         const struct variant *many = choose(p, family_wgmma, d->shared_bytes);
         v = many ? many : v;

@@ -37,9 +37,14 @@ static void choices(void)
     kernel_of(&h200, problem(bf16, 128, 4, 1, 1), "decode_wide_bf16_d128_r8");
     kernel_of(&h200, problem(bf16, 128, 8, 1, 32), "decode_tma_bf16_d128_r8");
     kernel_of(&h200, problem(bf16, 128, 9, 1, 32), "decode_tma_bf16_d128_r16");
-    kernel_of(&h200, problem(bf16, 128, 9, 1, 1), "decode_wgmma_bf16_d128_r64");
+    kernel_of(&h200, problem(bf16, 128, 9, 1, 1), "decode_wide_bf16_d128_r16");
+    kernel_of(&h200, problem(bf16, 128, 17, 1, 1), "decode_wgmma_bf16_d128_r64");
+    kernel_of(&h200, problem(bf16, 128, 4, 9, 1), "decode_wgmma_bf16_d128_r64");
+    kernel_of(&h200, problem(bf16, 256, 9, 1, 1), "decode_tma_bf16_d256_r16");
+    kernel_of(&h200, problem(bf16, 256, 4, 9, 1), "decode_wgmma_bf16_d256_r64");
     kernel_of(&h200, problem(bf16, 128, 4, 4, 32), "decode_tma_bf16_d128_r16");
-    kernel_of(&h200, problem(bf16, 128, 4, 4, 4), "decode_wgmma_bf16_d128_r64");
+    kernel_of(&h200, problem(bf16, 128, 4, 4, 4), "decode_wide_bf16_d128_r16");
+    kernel_of(&h200, problem(bf16, 64, 4, 8, 4), "decode_tma_bf16_d64_r32");
     kernel_of(&h200, problem(bf16, 128, 17, 1, 32), "decode_wgmma_bf16_d128_r64");
     kernel_of(&h200, problem(bf16, 128, 4, 16, 32), "decode_wgmma_bf16_d128_r64");
     kernel_of(&h200, problem(bf16, 128, 4, 17, 32), "decode_wgmma_bf16_d128_r128");
@@ -52,7 +57,8 @@ static void choices(void)
     kernel_of(&tma, problem(bf16, 128, 4, 9, 32), "decode_tma_bf16_d128_r64");
     kernel_of(&tma, problem(bf16, 128, 4, 512, 4), "decode_tma_bf16_d128_r64");
     kernel_of(&h200, problem(fp8, 64, 1, 1, 64), "decode_tma_fp8e4m3_d64_r8");
-    kernel_of(&h200, problem(QUIRE_DTYPE_FP16, 256, 32, 1, 2), "decode_wgmma_fp16_d256_r64");
+    kernel_of(&h200, problem(QUIRE_DTYPE_FP16, 256, 32, 1, 2), "decode_tma_fp16_d256_r32");
+    kernel_of(&h200, problem(QUIRE_DTYPE_FP16, 256, 32, 1, 20), "decode_wgmma_fp16_d256_r64");
     kernel_of(&ada, problem(bf16, 128, 4, 1, 1), "decode_async_bf16_d128_r8");
     kernel_of(&ada, problem(fp8, 256, 32, 4, 7), "decode_async_fp8e4m3_d256_r16");
     async.kernels = KERNELS_ASYNC;

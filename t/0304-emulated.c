@@ -327,11 +327,14 @@ static void check_image(DLDataType dtype, int head_dim)
                 continue; /* until the end of a share falls into an item */
         }
     c.shape.q_lens = NULL;
-    for (int split = 0; split < 2; split++) { /* one KV head of one request: few items */
+    for (int i = 0; i < 4; i++) { /* one KV head of one request: few items */
+        const bool split = i % 2;
+
         c.what = split ? "one long head" : "one short head";
         c.kernels = KERNELS_TMA;
         c.sm_count = 7;
-        c.shape.batch = c.shape.kv_heads = c.shape.seq_len_q = 1;
+        c.shape.batch = c.shape.kv_heads = 1;
+        c.shape.seq_len_q = 1 + i / 2; /* 6 and 12 rows */
         c.shape.q_heads = 6;
         c.shape.seq_lens = split ? one_long : one_tile;
         vary(&c);
