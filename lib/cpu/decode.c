@@ -81,7 +81,8 @@ static struct room room_of(const struct problem *p)
     room.padded = padded_rows(all_rows < TILE_ROWS ? (int)all_rows : TILE_ROWS);
     room.heads = heads_up_to(p, TILE_ROWS / room.padded);
     heads = (size_t)room.heads;
-    room.query_floats = (size_t)room.padded * (size_t)p->head_dim;
+    /* kernels that repeat the elements of fp8 take 8 bytes for each */
+    room.query_floats = (size_t)room.padded * (size_t)p->head_dim * (p->dtype == QUIRE_DTYPE_FP8E4M3 ? 2 : 1);
     room.partial = partial_floats(room.padded, p->head_dim);
     room.query = align64(sizeof(struct run));
     room.scores = room.query + heads * room.query_floats * sizeof(float);
@@ -323,8 +324,7 @@ static void compute_unit(struct worker *w, const struct cursor *at, const struct
     struct chunk chunk = {.memory = memory, .begin = extent.begin, .end = extent.end};
 
     chunk.block_shift = __builtin_ctz((unsigned)block_bytes); /* head sizes are powers of two, too */
-    chunk.key_blocks = chunk.ahead_blocks = block_bytes < AHEAD_BYTES ? AHEAD_BYTES / block_bytes : 1;
-    chunk.value_blocks = VALUE_ELEMENTS / (BLOCK_KEYS * w->p->head_dim);
+    chunk.part_blocks = block_bytes < PART_BYTES ? PART_BYTES / block_bytes : 1;
     if (list_visible(w, extent.base, chunk.begin, chunk.end)) {
         chunk.row_begin = w->row_begin;
         chunk.row_end = w->row_end;

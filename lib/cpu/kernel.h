@@ -13,12 +13,11 @@
 #include "cpu/plan.h"
 
 enum {
-    AHEAD_BYTES = 8192, /* how far before its use memory is asked for: what is in use and this fit the L1 cache */
+    PART_BYTES = 8192,  /* of K or V in use, and how far before its use memory is asked for: they fit the L1 cache */
     AHEAD_STREAMS = 4,  /* blocks that are asked for in turn */
     MAX_HEAD_DIM = 256,
-    STAGED_BYTES = 2 * AHEAD_BYTES, /* K of a part, converted: of half a part if that is more than one block */
-    VALUE_ELEMENTS = 8192, /* V of a part; half as much and twice as much are slower, for all types (doc/cpu.md) */
-    MOST_AHEAD = AHEAD_BYTES / (BLOCK_KEYS * 64) + AHEAD_STREAMS - 1 /* blocks that may be asked for, at most */
+    STAGED_BYTES = 2 * PART_BYTES, /* K of a part, converted: of half a part if that is more than one block */
+    MOST_AHEAD = PART_BYTES / (BLOCK_KEYS * 64) + AHEAD_STREAMS - 1 /* blocks that may be asked for, at most */
 };
 
 /* A tile's rows as a kernel sees them.  Rows are taken 8, 4, 2 or 1 at a time, so `padded` is `rows`, or one
@@ -29,7 +28,7 @@ struct rows {
     int rows, padded;
     float scale;          /* from dot products to exponents of 2 */
     bool wide_range;      /* set by load_query: values that the bf16 dot instruction would flush */
-    void *query;          /* scratch, 64-byte aligned: padded x head_dim floats */
+    void *query;          /* scratch, 64-byte aligned: padded x head_dim floats, twice that for fp8 */
     float *scores;        /* scratch, likewise: padded x CHUNK_KEYS */
     void *staged;         /* scratch, likewise: STAGED_BYTES, if there are 16 rows or more */
 };
@@ -41,9 +40,8 @@ struct chunk {
     int blocks, memory_blocks;
     int block_shift;             /* a block is 2^block_shift bytes */
     /* K and V are gone over several times, by groups of rows and by tiles of dimensions: in parts of so many blocks
-       at most */
-    int key_blocks, value_blocks;
-    int ahead_blocks;            /* memory is asked for so many blocks before its use */
+       at most.  Memory is asked for as many before its use. */
+    int part_blocks;
     int begin, end;              /* keys that any row sees, counted from the first block's */
     /* per row what it sees of them; NULL if every row sees all */
     const int *row_begin, *row_end;

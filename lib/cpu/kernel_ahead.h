@@ -37,7 +37,7 @@ INLINE bool is_turn(struct turn turn, int step)
 INLINE struct ahead look_ahead(const struct chunk *chunk, struct turn turn, int part, size_t used)
 {
     size_t done = used >> turn.shift, block_bytes = (size_t)1 << chunk->block_shift;
-    int at = part + chunk->ahead_blocks + (int)(done >> chunk->block_shift);
+    int at = part + chunk->part_blocks + (int)(done >> chunk->block_shift);
     struct ahead ahead;
 
     done &= block_bytes - 1;
@@ -55,7 +55,7 @@ INLINE void ask(struct ahead *ahead)
 {
     const char *asked = ahead->stream[0];
 
-    __builtin_prefetch(asked, 0, 0); /* used once: not for the outer caches */
+    __builtin_prefetch(asked);
     UNROLL
     for (int i = 1; i < AHEAD_STREAMS; i++)
         ahead->stream[i - 1] = ahead->stream[i];

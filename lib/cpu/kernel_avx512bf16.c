@@ -14,6 +14,7 @@
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16,avx2,fma,f16c")
 #endif
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "cpu/vec_avx512.h"
@@ -62,9 +63,41 @@ VEC void b_pair_of_fp8(__m512i codes, vec_bf16 *a, vec_bf16 *b)
     *b = (vec_bf16)_mm512_unpackhi_epi8(low, high);
 }
 
+#define FP8_PLACE(vector, part, lane) (16 * (part) + (vector) / 2 * 8 + 2 * (lane) + (vector) % 2)
+/* 64 elements: of every 16, vectors 0 and 1 hold the even and the odd ones of the first eight, 2 and 3 of the last. */
+VEC void v_tile_fp8(const void *p, vec *v)
+{
+    vec_bf16 a, b;
+
+    b_pair_of_fp8(_mm512_loadu_si512(p), &a, &b);
+    v_pair_of_bf16((__m512i)a, &v[0], &v[1]);
+    v_pair_of_bf16((__m512i)b, &v[2], &v[3]);
+}
+
+/* GCC 12 else loads anew for every use, and then waits for loads. */
+VEC vec_bf16 b_load_once(const void *p)
+{
+    __m512i v = _mm512_loadu_si512(p);
+
+    __asm__("" : "+v"(v));
+    return (vec_bf16)v;
+}
+
 VEC void b_pair_fp8(const void *p, vec_bf16 *a, vec_bf16 *b)
 {
     b_pair_of_fp8(_mm512_loadu_si512(p), a, b);
+}
+
+/* 16 elements of each of four keys that lie `stride` bytes apart: a part for each key, of the first eight, and of the
+ * last eight. */
+VEC void b_four_keys_fp8(const char *p, size_t stride, vec_bf16 *a, vec_bf16 *b)
+{
+    __m512i codes = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)p));
+
+    codes = _mm512_inserti32x4(codes, _mm_loadu_si128((const __m128i *)(p + stride)), 1);
+    codes = _mm512_inserti32x4(codes, _mm_loadu_si128((const __m128i *)(p + 2 * stride)), 2);
+    codes = _mm512_inserti32x4(codes, _mm_loadu_si128((const __m128i *)(p + 3 * stride)), 3);
+    b_pair_of_fp8(codes, a, b);
 }
 
 VEC void b_store_fp8(const void *p, uint16_t *to)
@@ -74,23 +107,6 @@ VEC void b_store_fp8(const void *p, uint16_t *to)
     b_pair_fp8(p, &a, &b);
     _mm512_storeu_si512(to, (__m512i)a);
     _mm512_storeu_si512(to + 2 * LANES, (__m512i)b);
-}
-
-/* Where code i of 64 has to stand for the four vectors below to come out in order: in part l, the bytes
- * 2t, 2t+1, 2t+8, 2t+9 become element 4l+t of vectors 0 to 3. */
-#define PART(l)                                                                                    \
-    4 * l, 16 + 4 * l, 4 * l + 1, 17 + 4 * l, 4 * l + 2, 18 + 4 * l, 4 * l + 3, 19 + 4 * l,        \
-        32 + 4 * l, 48 + 4 * l, 33 + 4 * l, 49 + 4 * l, 34 + 4 * l, 50 + 4 * l, 35 + 4 * l, 51 + 4 * l
-static const uint8_t places[64] __attribute__((aligned(64))) = {PART(0), PART(1), PART(2), PART(3)};
-
-VEC void v_tile_fp8(const void *p, vec *v)
-{
-    __m512i codes = _mm512_permutexvar_epi8(_mm512_load_si512(places), _mm512_loadu_si512(p));
-    vec_bf16 a, b;
-
-    b_pair_of_fp8(codes, &a, &b);
-    v_pair_of_bf16((__m512i)a, &v[0], &v[1]);
-    v_pair_of_bf16((__m512i)b, &v[2], &v[3]);
 }
 
 static _Bool kernel_is_available(void)

@@ -15,7 +15,8 @@
  *     v_quad(a[4])        in each part of four lanes: the sums of these lanes of a[0] to a[3]
  *     v_join(q[LANES/4])  lane 4i+j is the sum over q[i]'s lanes j of all parts
  *     v_pair_bf16 v_pair_fp16 v_pair_fp8(memory, &a, &b)   2 * LANES elements to two vectors
- *     v_tile_fp8(memory, a[TILE_VECTORS])                  TILE_VECTORS * LANES elements, in order
+ *     v_tile_fp8(memory, a[TILE_VECTORS])                  TILE_VECTORS * LANES elements, in order, or if there is
+ *     FP8_PLACE(v, p, l)  where the lane l of four of part p of its vector v stands among the elements
  *     EIGHT_ROWS          1 if rows are also taken in groups of eight, for which there are 16 lanes and:
  *     v_spread(memory)    a piece of PIECE_BYTES, over and over
  *     v_pair_sums(a, b)   lane 4i is a[4i] + a[4i+1], the next a[4i+2] + a[4i+3], the next two the same of b
@@ -23,14 +24,17 @@
  *     vec_bf16            the vector
  *     b_load b_spread b_pair_fp8(memory, &a, &b)  v_dot(sum, a, b)
  *     b_store_fp8(memory, to)       4 * LANES elements as b_pair_fp8 gives them
+ *     b_four_keys_fp8(memory, stride, &a, &b)       16 elements of each of four keys, a part of a and b for each
+ *     b_load_once(memory) b_load, which is not repeated for each use
  *     KERNEL, KERNEL_NAME, kernel_is_available
  *
  * Dimensions are kept in the order in which a pair of vectors comes out of memory: for bf16, where one
  * load gives even and odd elements by one shift and one mask, even ones first.  Queries pass through the
  * same loads, so that dot products pair what belongs together; finish puts the output in order.
  *
- * Rows are taken in groups of 8 (for scores two of them at a time), 4, 2 or 1.  Scores, then weights, of a group
- * of nr rows are CHUNK_KEYS * nr floats, the vector of LANES / nr keys after the other; place_of tells where.
+ * Rows are taken in groups of 8 or 4 (for scores, of fp8 if they are 4, two of them at a time), 2 or 1.  Scores,
+ * then weights, of a group of nr rows are CHUNK_KEYS * nr floats, the vector of LANES / nr keys after the other;
+ * place_of tells where.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -102,7 +106,6 @@ INLINE void weigh_group(const int nr, const struct rows *rows, int row, const st
     static void weigh_##nr(const struct rows *rows, int row, const struct chunk *chunk, int begin, int end, \
                            float *partial)                                                         \
     {                                                                                              \
-        weights_of_rows(nr, rows, row, chunk, begin, end, partial);                                \
         weigh_group(nr, rows, row, chunk, begin, end, partial);                                    \
     }
 STEPS(1)
@@ -115,64 +118,86 @@ static void score_16(const struct rows *rows, int row, const struct chunk *chunk
     score_group(16, rows, row, chunk, begin, end);
 }
 #endif
+#if BF16_DOT
+static void score_two_fours(const struct rows *rows, int row, const struct chunk *chunk, int begin, int end)
+{
+    if (rows->head_dim == 64)
+        score_fours(64, rows, row, chunk, begin, end);
+    else if (rows->head_dim == 128)
+        score_fours(128, rows, row, chunk, begin, end);
+    else
+        score_fours(256, rows, row, chunk, begin, end);
+}
+#endif
+
+/* STEP(nr) for each group of nr rows, the first of which is row `row`. */
+#if EIGHT_ROWS
+#define FOR_EIGHTS(STEP)                                                                           \
+    for (; row + 8 <= rows_in_eights(rows); row += 8)                                              \
+        STEP(8);
+#else
+#define FOR_EIGHTS(STEP)
+#endif
+#define FOR_GROUPS(STEP)                                                                           \
+    FOR_EIGHTS(STEP)                                                                               \
+    for (; row + 4 <= rows->padded; row += 4)                                                      \
+        STEP(4);                                                                                   \
+    if (row + 2 == rows->padded)                                                                   \
+        STEP(2);                                                                                   \
+    else if (row + 1 == rows->padded)                                                              \
+        STEP(1)
 
 static void score_part(const struct rows *rows, const struct chunk *chunk, int begin, int end)
 {
     int row = 0;
 
 #if EIGHT_ROWS
-    const int eights = rows_in_eights(rows);
-
     if (stages_keys(rows))
         stage_keys(rows, chunk, begin, end);
-    for (; row + 16 <= eights; row += 16)
+    for (; row + 16 <= rows_in_eights(rows); row += 16)
         score_16(rows, row, chunk, begin, end);
-    for (; row + 8 <= eights; row += 8)
-        score_8(rows, row, chunk, begin, end);
 #endif
-    for (; row + 4 <= rows->padded; row += 4)
-        score_4(rows, row, chunk, begin, end);
-    if (row + 2 == rows->padded)
-        score_2(rows, row, chunk, begin, end);
-    else if (row + 1 == rows->padded)
-        score_1(rows, row, chunk, begin, end);
+#if BF16_DOT
+    for (; row + 8 <= rows_in_fours(rows); row += 8)
+        score_two_fours(rows, row, chunk, begin, end);
+#endif
+#define SCORE(nr) score_##nr(rows, row, chunk, begin, end)
+    FOR_GROUPS(SCORE);
 }
 
-static void end_scores(const struct rows *rows, const struct chunk *chunk, float *partial)
+static void end_scores(const struct rows *rows, const struct chunk *chunk, struct softmax *softmax, float *partial)
 {
     int row = 0;
 
-#if EIGHT_ROWS
-    const int eights = rows_in_eights(rows);
+#define END_SCORES(nr) end_scores_of(nr, rows, row, chunk, &softmax[row], partial)
+    FOR_GROUPS(END_SCORES);
+}
 
-    for (; row + 8 <= eights; row += 8)
-        end_scores_of(8, rows, row, chunk, partial);
-#endif
-    for (; row + 4 <= rows->padded; row += 4)
-        end_scores_of(4, rows, row, chunk, partial);
-    if (row + 2 == rows->padded)
-        end_scores_of(2, rows, row, chunk, partial);
-    else if (row + 1 == rows->padded)
-        end_scores_of(1, rows, row, chunk, partial);
+static void weights_part(const struct rows *rows, int begin, int end, struct softmax *softmax)
+{
+    int row = 0;
+
+#define WEIGHTS(nr) weights_of_rows(nr, rows, row, begin, end, &softmax[row])
+    FOR_GROUPS(WEIGHTS);
+}
+
+static void end_weights(const struct rows *rows, const struct softmax *softmax, float *partial)
+{
+    int row = 0;
+
+#define END_WEIGHTS(nr) end_weights_of(nr, rows, row, &softmax[row], partial)
+    FOR_GROUPS(END_WEIGHTS);
 }
 
 static void weigh_part(const struct rows *rows, const struct chunk *chunk, int begin, int end, float *partial)
 {
     int row = 0;
 
-#if EIGHT_ROWS
-    const int eights = rows_in_eights(rows);
-
-    for (; row + 8 <= eights; row += 8)
-        weigh_8(rows, row, chunk, begin, end, partial);
-#endif
-    for (; row + 4 <= rows->padded; row += 4)
-        weigh_4(rows, row, chunk, begin, end, partial);
-    if (row + 2 == rows->padded)
-        weigh_2(rows, row, chunk, begin, end, partial);
-    else if (row + 1 == rows->padded)
-        weigh_1(rows, row, chunk, begin, end, partial);
+#define WEIGH(nr) weigh_##nr(rows, row, chunk, begin, end, partial)
+    FOR_GROUPS(WEIGH);
 }
+
+#undef FOR_GROUPS
 
 /* The end of the part of `blocks` blocks that begins with key `begin`. */
 static int part_end(const struct chunk *chunk, int begin, int blocks)
@@ -184,15 +209,19 @@ static int part_end(const struct chunk *chunk, int begin, int blocks)
 
 static void chunk_partial(const struct rows *rows, const struct chunk *chunk, float *partial)
 {
+    struct softmax softmax[TILE_ROWS]; /* of a group at its first row */
+
     for (int begin = chunk->begin, end; begin < chunk->end; begin = end) {
         end = part_end(chunk, begin, score_blocks(rows, chunk));
         score_part(rows, chunk, begin, end);
     }
-    end_scores(rows, chunk, partial);
+    end_scores(rows, chunk, softmax, partial);
     for (int begin = chunk->begin, end; begin < chunk->end; begin = end) {
-        end = part_end(chunk, begin, chunk->value_blocks);
+        end = part_end(chunk, begin, chunk->part_blocks);
+        weights_part(rows, begin, end, softmax);
         weigh_part(rows, chunk, begin, end, partial);
     }
+    end_weights(rows, softmax, partial);
 }
 
 /* ---- merge, finish -------------------------------------------------------------------------------- */
@@ -241,6 +270,16 @@ static void put_in_order(const float *from, float *to, int head_dim)
     }
 }
 
+#ifdef FP8_PLACE
+static void put_fp8_in_order(const float *from, float *to, int head_dim)
+{
+    for (int x = 0; x < head_dim; x += 4 * LANES)
+        for (int vector = 0; vector < 4; vector++)
+            for (int lane = 0; lane < LANES; lane++)
+                to[x + FP8_PLACE(vector, lane / 4, lane % 4)] = from[x + LANES * vector + lane];
+}
+#endif
+
 static void finish_row(const struct rows *rows, float *partial, int row, float scale, void *out)
 {
     int d = rows->head_dim;
@@ -254,6 +293,12 @@ static void finish_row(const struct rows *rows, float *partial, int row, float s
         put_in_order(values, ordered, d);
         values = ordered;
     }
+#ifdef FP8_PLACE
+    if (rows->dtype == QUIRE_DTYPE_FP8E4M3) {
+        put_fp8_in_order(values, ordered, d);
+        values = ordered;
+    }
+#endif
     switch (rows->out_dtype) {
     case QUIRE_DTYPE_BF16:
         for (int x = 0; x < d; x++)

@@ -112,6 +112,53 @@ static int rows_in_eights(const struct rows *rows)
 #endif
 }
 
+/* How many rows score_fours takes, which come first. */
+static int rows_in_fours(const struct rows *rows)
+{
+#if BF16_DOT
+    return score_element(rows) == ELEMENT_FP8_DOT && !stages_keys(rows) ? rows->padded & -8 : 0;
+#else
+    (void)rows;
+    return 0;
+#endif
+}
+
+/* Of a row of the query whose pieces are repeated for score_fours. */
+INLINE size_t repeated_bytes(size_t d)
+{
+    return d * sizeof(uint16_t) * 4;
+}
+
+/* Where a row is that neither score_fours nor score_eights takes. */
+INLINE char *query_row(const struct rows *rows, size_t d, int row)
+{
+    size_t repeated = (size_t)rows_in_fours(rows);
+
+    return (char *)rows->query + repeated * repeated_bytes(d) +
+           ((size_t)row - repeated) * d * element_bytes(query_element(score_element(rows)));
+}
+
+/* `count` elements as K is loaded. */
+INLINE void store_as_floats(const enum element element, const char *from, size_t count, float *to)
+{
+    for (size_t x = 0; x < count; x += 2 * LANES) {
+        vec a, b;
+
+        load_pair(element, from + x * element_bytes(element), &a, &b);
+        v_store(to + x, a);
+        v_store(to + x + LANES, b);
+    }
+}
+
+static void convert_to_floats(enum element element, const char *from, size_t count, float *to)
+{
+    switch (element) {
+    case ELEMENT_BF16: store_as_floats(ELEMENT_BF16, from, count, to); break;
+    case ELEMENT_FP16: store_as_floats(ELEMENT_FP16, from, count, to); break;
+    default: store_as_floats(ELEMENT_FP8, from, count, to); break;
+    }
+}
+
 /* One row as dot_products wants it. */
 static void convert_query(enum element element, size_t d, const char *from, void *to)
 {
@@ -125,13 +172,7 @@ static void convert_query(enum element element, size_t d, const char *from, void
     case ELEMENT_BF16:
     case ELEMENT_FP16:
     case ELEMENT_FP8:
-        for (size_t x = 0; x < d; x += 2 * LANES) {
-            vec a, b;
-
-            load_pair(element, from + x * element_bytes(element), &a, &b);
-            v_store((float *)to + x, a);
-            v_store((float *)to + x + LANES, b);
-        }
+        convert_to_floats(element, from, d, to);
         break;
     default:
         memcpy(to, from, d * element_bytes(element));
@@ -139,12 +180,23 @@ static void convert_query(enum element element, size_t d, const char *from, void
     }
 }
 
-/* Rows in groups of eight lie piece by piece (EIGHT_ROWS); the others one after the other. */
+#if BF16_DOT
+/* As score_fours wants a row that b_store_fp8 left: each piece of eight elements, in their order, four times. */
+static void repeat_pieces(const char *from, size_t d, char *to)
+{
+    for (size_t x = 0; x < d; x += 8, to += 64)
+        for (int copy = 0; copy < 4; copy++)
+            memcpy(to + copy * 16, from + x / 64 * 128 + x / 8 % 2 * 64 + x / 16 % 4 * 16, 16);
+}
+#endif
+
+/* Rows in groups of eight lie piece by piece (EIGHT_ROWS); those of score_fours have their pieces repeated; the others
+ * lie one after the other. */
 static void load_query(struct rows *rows, const void *const *source)
 {
     size_t d = (size_t)rows->head_dim, bytes;
     enum element element;
-    int eights;
+    int eights, fours;
 
     rows->wide_range = false;
 #if BF16_DOT
@@ -154,19 +206,23 @@ static void load_query(struct rows *rows, const void *const *source)
 #endif
     element = score_element(rows);
     eights = rows_in_eights(rows);
+    fours = rows_in_fours(rows);
     bytes = d * element_bytes(query_element(element));
     for (int r = 0; r < rows->padded; r++) {
-        char *to = (char *)rows->query + (size_t)r * bytes;
-        float row[MAX_HEAD_DIM];
+        float row[MAX_HEAD_DIM]; /* if it has to be taken apart */
+        char *to = r < eights || r < fours ? (char *)row : query_row(rows, d, r);
 
-        to = r < eights ? (char *)row : to;
         if (r < rows->rows)
             convert_query(element, d, source[r], to);
         else
             memset(to, 0, bytes);
+#if BF16_DOT
+        if (r < fours)
+            repeat_pieces((const char *)row, d, (char *)rows->query + (size_t)r * repeated_bytes(d));
+#endif
         if (r < eights)
             for (size_t piece = 0; piece < bytes / PIECE_BYTES; piece++)
                 memcpy((char *)rows->query + (size_t)(r & -8) * bytes + (piece * 8 + (size_t)(r & 7)) * PIECE_BYTES,
-                       to + piece * PIECE_BYTES, PIECE_BYTES);
+                       (const char *)row + piece * PIECE_BYTES, PIECE_BYTES);
     }
 }

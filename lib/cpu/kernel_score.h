@@ -8,11 +8,11 @@
 INLINE int score_blocks(const struct rows *rows, const struct chunk *chunk)
 {
 #if EIGHT_ROWS
-    if (stages_keys(rows) && chunk->key_blocks > 1) /* what was converted takes more room */
-        return chunk->key_blocks / 2;
+    if (stages_keys(rows) && chunk->part_blocks > 1) /* what was converted takes more room */
+        return chunk->part_blocks / 2;
 #endif
     (void)rows;
-    return chunk->key_blocks;
+    return chunk->part_blocks;
 }
 
 /* Rows whose scores are computed together, at most. */
@@ -20,7 +20,7 @@ INLINE int widest_group(const struct rows *rows)
 {
     int eights = rows_in_eights(rows);
 
-    return eights >= 16 ? 16 : eights > 0 ? 8 : 4;
+    return eights >= 16 ? 16 : eights > 0 || rows_in_fours(rows) >= 8 ? 8 : 4;
 }
 
 /* nr rows of the query with kn keys: for each pair a vector whose lanes add up to the dot product. */
@@ -96,7 +96,7 @@ INLINE void score_rows(const int nr, const enum element element, const size_t d,
     /* keys that share a load of the query: as many sums as registers allow, to fill the time a dot product takes */
     const int kn = LANES == 16 ? 4 : nr < 4 ? 4 / nr : LANES > 4 ? 2 : 1;
     const size_t stride = d * element_bytes(element);
-    const char *query = (const char *)rows->query + (size_t)row * d * element_bytes(query_element(element));
+    const char *query = query_row(rows, d, row);
     float *scores = rows->scores + (size_t)row * CHUNK_KEYS;
     int key = begin & -(LANES / nr);
     struct turn turn = turn_of(rows, row, widest_group(rows));
@@ -142,6 +142,55 @@ INLINE void score_rows_of(const int nr, const enum element element, const struct
     else
         score_rows(nr, element, 256, rows, row, chunk, begin, end);
 }
+
+#if BF16_DOT
+/* The same for eight rows with fp8, in two groups of four, whole blocks of keys at a time.  A vector holds a piece of
+ * each of four keys, and so does that of a row of the query, four times the same: keys are converted once, and only
+ * four lanes have to be added in the end. */
+INLINE void score_fours(const size_t d, const struct rows *rows, int row, const struct chunk *chunk, int begin, int end)
+{
+    enum { NR = 8, VECTORS = 2, KN = 4 * VECTORS };
+    const size_t query_stride = repeated_bytes(d);
+    int part = begin / BLOCK_KEYS;
+    struct turn turn = turn_of(rows, row, widest_group(rows));
+
+    for (int key = part * BLOCK_KEYS; key < end; key += KN) {
+        int block = key / BLOCK_KEYS;
+        size_t offset = (size_t)(key % BLOCK_KEYS) * d;
+        const char *keys = chunk->memory[block] + offset;
+        const char *query = (const char *)rows->query + (size_t)row * query_stride;
+        float *scores = rows->scores + (size_t)row * CHUNK_KEYS + key * 4;
+        struct ahead ahead = look_ahead(chunk, turn, part, ((size_t)(block - part) << chunk->block_shift) + offset);
+        vec sums[NR * VECTORS];
+
+        UNROLL
+        for (int i = 0; i < NR * VECTORS; i++)
+            sums[i] = v_set1(0.0f);
+        for (size_t x = 0; x < d; x += 16, query += 2 * 4 * LANES) {
+            vec_bf16 a[VECTORS], b[VECTORS];
+
+            UNROLL
+            for (int i = 0; i < KN * 16 / 64; i++) /* no other rows ask: there are fewer than 16 */
+                ask(&ahead);
+            UNROLL
+            for (int k = 0; k < VECTORS; k++)
+                b_four_keys_fp8(keys + (size_t)k * 4 * d + x, d, &a[k], &b[k]);
+            UNROLL
+            for (int r = 0; r < NR; r++) {
+                vec_bf16 qa = b_load_once(query + (size_t)r * query_stride);
+                vec_bf16 qb = b_load_once(query + (size_t)r * query_stride + 4 * LANES);
+
+                UNROLL
+                for (int k = 0; k < VECTORS; k++)
+                    sums[k * NR + r] = v_dot(v_dot(sums[k * NR + r], a[k], qa), b[k], qb);
+            }
+        }
+        UNROLL
+        for (int i = 0; i < 2 * VECTORS; i++)
+            v_store(scores + i % 2 * 4 * CHUNK_KEYS + i / 2 * LANES, v_quad(sums + 4 * i));
+    }
+}
+#endif
 
 #if EIGHT_ROWS
 /* The same for one or two groups of eight rows, whole blocks of keys at a time.  A vector of the query holds one

@@ -4,6 +4,12 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 
+/* Of a group of rows, in the lanes in which its scores are: what its scores are taken relative to, and the sums of its
+ * weights, not yet added over the keys of a vector. */
+struct softmax {
+    float base[LANES], sum[LANES];
+};
+
 /* 2^x for x up to 1, to a unit in the last place; 1 at 0; 0 below -126; NaN for NaN. */
 INLINE vec v_exp2(vec x)
 {
@@ -72,7 +78,8 @@ INLINE vec sum_of_keys(const int nr, vec a)
 
 /* The maximum passes over NaN, whose weight will be NaN all the same.  Four maxima side by side, for the sake of
  * the instruction's latency. */
-INLINE void max_of_rows(const int nr, const struct rows *rows, int row, const struct chunk *chunk, float *partial)
+INLINE void max_of_rows(const int nr, const struct rows *rows, int row, const struct chunk *chunk,
+                        struct softmax *softmax, float *partial)
 {
     int i = (chunk->begin & -(LANES / nr)) * nr, end = chunk->end * nr;
     const float *scores = rows->scores + (size_t)row * CHUNK_KEYS;
@@ -89,43 +96,45 @@ INLINE void max_of_rows(const int nr, const struct rows *rows, int row, const st
     }
     for (; i < end; i += LANES)
         max[0] = v_max(v_load(scores + i), max[0]);
-    max[0] = v_max(v_max(max[0], max[1]), v_max(max[2], max[3]));
-    v_store(lanes, max_of_keys(nr, max[0]));
+    max[0] = max_of_keys(nr, v_max(v_max(max[0], max[1]), v_max(max[2], max[3])));
+    v_store(softmax->base, v_or_zero(max[0])); /* a row of nothing but -Inf has weights of 0 */
+    v_store(softmax->sum, v_set1(0.0f));
+    v_store(lanes, max[0]);
     for (int r = 0; r < nr; r++)
         partial_max(partial, rows)[row + r] = lanes[place_of_row(nr, r)];
 }
 
 /* After all scores of a chunk. */
-INLINE void end_scores_of(const int nr, const struct rows *rows, int row, const struct chunk *chunk, float *partial)
+INLINE void end_scores_of(const int nr, const struct rows *rows, int row, const struct chunk *chunk,
+                          struct softmax *softmax, float *partial)
 {
     hide_keys(nr, rows, row, chunk);
-    max_of_rows(nr, rows, row, chunk, partial);
+    max_of_rows(nr, rows, row, chunk, softmax, partial);
 }
 
-/* Scores of keys [begin, end) become weights, and are added to the rows' sums.  A row of nothing but -Inf
- * has weights of 0. */
-INLINE void weights_of_rows(const int nr, const struct rows *rows, int row, const struct chunk *chunk, int begin,
-                            int end, float *partial)
+/* Scores of keys [begin, end) become weights, and are added to the rows' sums. */
+INLINE void weights_of_rows(const int nr, const struct rows *rows, int row, int begin, int end,
+                            struct softmax *softmax)
 {
-    float *scores = rows->scores + (size_t)row * CHUNK_KEYS, *sums = partial_sum(partial, rows) + row;
-    const float *bases = partial_max(partial, rows) + row;
-    float lanes[LANES];
-    vec scale = v_set1(rows->scale), sum = v_set1(0.0f), base;
+    float *scores = rows->scores + (size_t)row * CHUNK_KEYS;
+    vec scale = v_set1(rows->scale), sum = v_load(softmax->sum), base = v_load(softmax->base);
 
-    for (int key = 0; key < LANES / nr; key++)
-        for (int r = 0; r < nr; r++)
-            lanes[place_of(nr, key) + place_of_row(nr, r)] = bases[r];
-    base = v_or_zero(v_load(lanes));
     for (int i = (begin & -(LANES / nr)) * nr; i < end * nr; i += LANES) {
         vec weight = v_exp2(v_mul(v_sub(v_load(scores + i), base), scale));
 
         sum = v_add(sum, weight);
         v_store(scores + i, weight);
     }
-    v_store(lanes, sum_of_keys(nr, sum));
-    for (int r = 0; r < nr; r++) {
-        float lane = lanes[place_of_row(nr, r)];
+    v_store(softmax->sum, sum);
+}
 
-        sums[r] = begin == chunk->begin ? lane : sums[r] + lane;
-    }
+/* After all weights of a chunk. */
+INLINE void end_weights_of(const int nr, const struct rows *rows, int row, const struct softmax *softmax,
+                           float *partial)
+{
+    float lanes[LANES];
+
+    v_store(lanes, sum_of_keys(nr, v_load(softmax->sum)));
+    for (int r = 0; r < nr; r++)
+        partial_sum(partial, rows)[row + r] = lanes[place_of_row(nr, r)];
 }

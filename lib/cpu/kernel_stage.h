@@ -23,7 +23,7 @@ INLINE const char *staged_block(const enum element element, const struct rows *r
 static void stage_keys(const struct rows *rows, const struct chunk *chunk, int begin, int end)
 {
     enum element element = score_element(rows);
-    size_t count = BLOCK_KEYS * (size_t)rows->head_dim, bytes = element_bytes(element);
+    size_t count = BLOCK_KEYS * (size_t)rows->head_dim;
     int part = begin / BLOCK_KEYS;
 
     for (int block = part; block * BLOCK_KEYS < end; block++) {
@@ -37,12 +37,6 @@ static void stage_keys(const struct rows *rows, const struct chunk *chunk, int b
             continue;
         }
 #endif
-        for (size_t x = 0; x < count; x += 2 * LANES) {
-            vec a, b;
-
-            load_pair(element, from + x * bytes, &a, &b);
-            v_store((float *)rows->staged + to + x, a);
-            v_store((float *)rows->staged + to + x + LANES, b);
-        }
+        convert_to_floats(element, from, count, (float *)rows->staged + to);
     }
 }

@@ -47,7 +47,7 @@ INLINE void weigh_rows(const int nr, const int first, const int last, const int 
             int block = key / BLOCK_KEYS, stop = (block + 1) * BLOCK_KEYS < end ? (block + 1) * BLOCK_KEYS : end;
             const char *values = chunk->memory[chunk->blocks + block] + (size_t)(key % BLOCK_KEYS) * stride + x * bytes;
             /* by the order of groups, passes and blocks */
-            size_t used = (((size_t)turn.mine * stride + x * bytes) * (size_t)chunk->value_blocks +
+            size_t used = (((size_t)turn.mine * stride + x * bytes) * (size_t)chunk->part_blocks +
                            (size_t)(chunk->blocks + block - part) * tile * bytes) * BLOCK_KEYS;
             struct ahead ahead = look_ahead(chunk, turn, part, used);
 
