@@ -41,7 +41,7 @@ struct converter {
     template <bool EARLY = false>
     __device__ __forceinline__ void find_page()
     {
-        const int key = at.first_key(at.tile) + warp * KEYS + (lane << shift());
+        const int key = at.first_key(at.place(at.tile)) + warp * KEYS + (lane << shift());
         const key_range sees = at.keys.some;
         live = lane < KEYS >> shift() && key < sees.hi && key + (1 << shift()) > sees.lo && sees.lo < sees.hi;
         slot = (key & ((1 << p.page_shift) - 1)) * RAW_ROW / 128;

@@ -130,13 +130,21 @@ __device__ __forceinline__ bool is_solo(key_range k, int row_tile_count, bool to
 struct counting {
     bool together; // they are solo
     bool besides;  // ITEM_UNITS are added to each
+    bool dealt;    // each has DEALT_UNITS, and is whole
 };
 
 // Units of a tile of row tile rt.
 template <class T>
 __device__ __forceinline__ int tile_units(const decode_params &p, const request &r, int rt)
 {
-    return T::UNITS == 1 || r.tokens * p.group - rt * T::ROWS <= 64 ? 1 : T::UNITS;
+    return !T::PAIRS || r.tokens * p.group - rt * T::ROWS > 64 ? T::UNITS : T::HALF_UNITS;
+}
+
+// Of all the items of a group, besides their tiles.
+template <class T>
+__device__ __forceinline__ int besides(const decode_params &p, const request &r)
+{
+    return T::ITEM_UNITS == 0 ? 0 : row_tiles<T>(p, r) * T::ITEM_UNITS;
 }
 
 // A request's items stand in `heads` groups of equal length.
@@ -157,8 +165,10 @@ __device__ __forceinline__ request_tiles count_tiles(const decode_params &p, con
         const bool solo = is_solo<T>(k, n, how.together);
         if (solo)
             t.heads = (p.kv_heads + T::KEY_WARPS - 1) / T::KEY_WARPS;
-        t.each += tile_count<T>(k, solo) * tile_units<T>(p, r, rt) + how.besides * T::ITEM_UNITS;
+        t.each += tile_count<T>(k, solo) * tile_units<T>(p, r, rt);
     }
+    if (how.besides)
+        t.each += besides<T>(p, r);
     return t;
 }
 

@@ -38,7 +38,7 @@ __device__ __forceinline__ item_info describe_item(const cursor<T> &at, const sh
 template <class T>
 __device__ __forceinline__ tile_info describe_tile(const cursor<T> &at)
 {
-    const int key0 = at.first_key(at.tile);
+    const int key0 = at.first_key(at.place(at.tile));
     const bool masked = key0 < at.keys.all.lo || key0 + at.key_count() > at.keys.all.hi;
     const bool last = at.tile + 1 == at.tile_end;
     return {key0, at.keys.some.lo, at.keys.some.hi, (last ? TILE_LAST : 0) | (masked ? TILE_MASKED : 0)};
@@ -77,7 +77,7 @@ struct producer {
     {
         const box_shape shape = boxes();
         const int box = box_of_lane(), which = T::BOXES_PER_PAGE > 1 ? box & (shape.count - 1) : box;
-        const int key = at.first_key(tile) + (which << shape.shift);
+        const int key = at.first_key(at.place(tile)) + (which << shape.shift);
         const key_range sees = at.keys.some;
         page found;
         found.panel = T::BOXES_PER_PAGE > 1 ? box / shape.count : 0;

@@ -1,9 +1,11 @@
 // schedule.cuh - items to work: which key tiles a CTA takes, and of which items
 // SPDX-License-Identifier: Apache-2.0
 //
-// Items are ordered by request, head, row tile, and laid end to end; share s of N is the s-th of N equal runs of
-// tiles.  Warpgroup kernels count what tiles cost instead: units, of which a tile has more if both groups work on it,
-// and unlike items some besides; a tile belongs to the share that has its first unit.
+// Items are ordered by request, head, row tile, and laid end to end; share s of N is the s-th of N equal runs.  What is
+// counted is what takes time: units, of which a tile has more if two warpgroups work on it, and an item some besides
+// where items are not alike; a tile belongs to the share that has its first unit.  Where like items of several row
+// tiles come out even they are dealt out whole instead, in rounds: row tiles of one head are in step then, and read its
+// keys from L2.
 // The CTA that is dispatched first takes the last share: a CTA that waits for another's partial
 // result (merge.cuh) waits only for higher shares, which are dispatched earlier.
 #pragma once
@@ -23,6 +25,9 @@ __device__ __forceinline__ u64 divide(u64 a, u64 b)
 template <class T>
 constexpr u64 SHORT_LAUNCH = T::ROWS >= 32 ? ~0ull : 9000;
 
+// Of an item that is dealt out, whatever its length: more than any has.
+constexpr int DEALT_UNITS = 1 << 30;
+
 // A CTA's run of tiles, and where it begins.
 struct share {
     u64 each, extra;     // units of a share; the first `extra` shares have one more
@@ -33,6 +38,14 @@ struct share {
     int b;               // the request that `start` lies in
     request req;
     request_tiles tiles;
+
+    __device__ __forceinline__ int count() const { return index + 1 + static_cast<int>(blockIdx.x); }
+
+    // The item of a round. Rounds go to and fro, as later row tiles see more keys.
+    __device__ __forceinline__ int dealt_item(int round) const
+    {
+        return round * count() + (round % 2 ? count() - 1 - index : index);
+    }
 
     __device__ __forceinline__ u64 start_of(int i) const { return i * each + min(static_cast<u64>(i), extra); }
 
@@ -48,12 +61,13 @@ struct share {
     __device__ __forceinline__ void cut(const decode_params &p, u64 total, bool alike, int heads)
     {
         int count = gridDim.x;
+        u64 items = 0;
         if (alike && total <= SHORT_LAUNCH<T>)
             count = heads == p.kv_heads ? p.even_shares : p.even_solo_shares;
         if (T::WGMMA && alike) { // a piece is worth its merging from 64 KB on
             constexpr int LEAST = 65536 / (2 * T::TILE_BYTES) * T::UNITS;
             const int row_tile_count = (p.seq_len_q * p.group + T::ROWS - 1) / T::ROWS;
-            const u64 items = static_cast<u64>(p.batch) * p.kv_heads * row_tile_count;
+            items = static_cast<u64>(p.batch) * p.kv_heads * row_tile_count;
             const u64 limit = max(items, divide(total, LEAST));
             if (limit < static_cast<u64>(count))
                 count = static_cast<int>(limit - limit % items);
@@ -63,6 +77,14 @@ struct share {
         index = count - 1 - static_cast<int>(blockIdx.x);
         if (index < 0)
             return;
+        const bool even = items > static_cast<u64>(count) && items % count == 0;
+        if (T::IN_STEP && even && !(p.flags & DECODE_PACKED)) {
+            how.dealt = true;
+            // the first item's request: all have as many units
+            start = static_cast<u64>(index / static_cast<int>(items / p.batch)) * divide(total, p.batch);
+            end = start + items / count * DEALT_UNITS;
+            return;
+        }
         each = divide(total, count);
         extra = total - each * count;
         start = start_of(index);
@@ -87,7 +109,7 @@ __device__ __forceinline__ share find_share_alone(const decode_params &p, const 
     share s;
     s.req = clamp_request(p, own);
     s.b = own.index;
-    s.how = {false, false};
+    s.how = {false, T::ITEM_UNITS > 0, false};
     u64 mine, before, total;
     const auto count = [&] {
         s.tiles = count_tiles<T>(p, s.req, s.how);
@@ -113,14 +135,19 @@ __device__ __forceinline__ share find_share_alone(const decode_params &p, const 
         if (s.how.together)
             count();
     }
+    const int each = s.tiles.each - besides<T>(p, s.req);
     bool alike = is_level<T>(p, s.req) && !s.how.together;
     if (p.batch > 1) {
-        const int heads = __shfl_sync(ALL, s.tiles.heads, 0), length = __shfl_sync(ALL, s.tiles.each, 0);
-        alike = __all_sync(ALL, alike && s.tiles.heads == heads && s.tiles.each == length);
+        const int heads = __shfl_sync(ALL, s.tiles.heads, 0), length = __shfl_sync(ALL, each, 0);
+        alike = __all_sync(ALL, alike && s.tiles.heads == heads && each == length);
     }
-    if (T::ITEM_UNITS > 0 && !alike) {
-        s.how.besides = true;
-        count();
+    if (T::ITEM_UNITS > 0 && alike) {
+        s.how.besides = false;
+        s.tiles.each = each;
+        if (mine > 0)
+            mine = s.tiles.total();
+        before = s.b * s.tiles.total();
+        total = p.batch * s.tiles.total();
     }
     s.cut<T>(p, total, alike, s.tiles.heads);
     if (s.index < 0)
@@ -153,13 +180,16 @@ __device__ __forceinline__ void find_share(const decode_params &p, share *s, u64
     u64 mine = 0;
     request req;
     request_tiles tiles = {0, 0};
-    bool alike = true; // this thread's requests, to one another
-    counting how = {false, false};
+    int each_alike = 0; // tiles.each with nothing besides
+    bool alike = true;  // this thread's requests, to one another
+    counting how = {false, T::ITEM_UNITS > 0, false};
     for (int b = first; b < last; b++) {
         req = clamp_request(p, each == 1 ? own : load_request(p, b));
         const request_tiles here = count_tiles<T>(p, req, how);
-        alike &= is_level<T>(p, req) && (b == first || (here.heads == tiles.heads && here.each == tiles.each));
+        const int length = here.each - besides<T>(p, req);
+        alike &= is_level<T>(p, req) && (b == first || (here.heads == tiles.heads && length == each_alike));
         tiles = here;
+        each_alike = length;
         mine += here.total();
     }
     u64 before, total;
@@ -175,7 +205,7 @@ __device__ __forceinline__ void find_share(const decode_params &p, share *s, u64
             words[warp] = before;
         if (threadIdx.x == 0) {
             words[30] = tiles.heads;
-            words[31] = tiles.each;
+            words[31] = each_alike;
         }
         __syncthreads();
         total = 0;
@@ -210,18 +240,15 @@ __device__ __forceinline__ void find_share(const decode_params &p, share *s, u64
         }
     }
     const int heads = static_cast<int>(words[30]);
-    alike &= first == last || (tiles.heads == heads && tiles.each == static_cast<int>(words[31]));
+    const request_tiles like = {heads, static_cast<int>(words[31])};
+    alike &= first == last || (tiles.heads == heads && each_alike == like.each);
     alike = __syncthreads_and(alike);
-    if (T::ITEM_UNITS > 0 && !alike) {
-        how.besides = true;
-        mine = 0;
-        for (int b = first; b < last; b++) {
-            if (each > 1)
-                req = clamp_request(p, load_request(p, b));
-            tiles = count_tiles<T>(p, req, how);
-            mine += tiles.total();
-        }
-        sum_up();
+    if (T::ITEM_UNITS > 0 && alike) {
+        how.besides = false;
+        tiles = like;
+        mine = (last - first) * like.total();
+        before = first * like.total();
+        total = p.batch * like.total();
     }
 
     share found = {};
@@ -259,11 +286,15 @@ struct cursor {
     bool solo;           // the item is
     int tile, tile_end;  // the next one, and one past the last in this share
     int units;           // of a tile
+    int turn;            // how many of its tiles come last instead of first
     u64 item_start;      // of the item in the launch's order, in units
 
     __device__ __forceinline__ int first() const { return first_tile<T>(keys.some, solo); }
     __device__ __forceinline__ int count() const { return tile_count<T>(keys.some, solo); }
-    __device__ __forceinline__ int length() const { return count() * units + how.besides * T::ITEM_UNITS; }
+    __device__ __forceinline__ int length() const
+    {
+        return T::IN_STEP && how.dealt ? DEALT_UNITS : count() * units + how.besides * T::ITEM_UNITS;
+    }
     __device__ __forceinline__ u64 item_end() const { return item_start + length(); }
     // The unit that its last tile begins with, and whether that tile is in this share.
     __device__ __forceinline__ u64 last_tile_start() const
@@ -272,6 +303,15 @@ struct cursor {
     }
     __device__ __forceinline__ bool ends() const { return tile_end == first() + count(); }
     __device__ __forceinline__ int heads() const { return solo ? T::KEY_WARPS : 1; } // of the item
+
+    // The place of a tile of this share in the order of keys.
+    __device__ __forceinline__ int place(int of_tile) const
+    {
+        if (!T::IN_STEP)
+            return of_tile;
+        const int turned = of_tile + turn;
+        return turned < tile_end ? turned : turned - count(); // whole items alone are turned
+    }
 
     // The first key of a tile, and how many there are of one head.
     __device__ __forceinline__ int first_key(int of_tile) const { return of_tile * key_count(); }
@@ -288,8 +328,20 @@ struct cursor {
     // Tiles that begin before unit x of the item.
     __device__ __forceinline__ int tiles_before(u64 x) const
     {
-        const int near = static_cast<int>(min(x, u64{0x7fffffff}));
-        return min(T::UNITS == 1 ? near : near / units + near % units, count()); // units: 1 or 2
+        const u32 near = static_cast<u32>(min(x, u64{0x7fffffff})) + units - 1;
+        return min(static_cast<int>(units == T::UNITS ? near / T::UNITS : near / T::HALF_UNITS), count());
+    }
+
+    // To the item's tiles that are in the share.
+    //
+    // CTAs that work on row tiles of one head are to be at the same keys at a time, though each began with a piece of
+    // another length: a whole item is begun where it would be by now, had this share begun with an item.
+    __device__ __forceinline__ void enter_tiles(const share &s)
+    {
+        tile_end = first() + tiles_before(s.end - item_start);
+        turn = 0;
+        if (T::IN_STEP && !how.dealt && row_tile_count > 1 && tile == first() && item_start > s.start && ends())
+            turn = static_cast<int>(static_cast<u32>(item_start - s.start) / units % count());
     }
 
     template <bool EARLY = false>
@@ -297,6 +349,19 @@ struct cursor {
     {
         if (b + 1 < p.batch)
             ahead = load_request<EARLY>(p, b + 1);
+    }
+
+    // The request, head and row tile of the share's item of this round.
+    __device__ __forceinline__ void find_dealt(const decode_params &p, const share &s)
+    {
+        const int item = s.dealt_item(static_cast<int>((item_start - s.start) / DEALT_UNITS));
+        const int each = p.kv_heads * row_tile_count;
+        if (b != item / each) {
+            b = item / each;
+            req = clamp_request(p, load_request(p, b));
+        }
+        head = item % each / row_tile_count;
+        rt = item % row_tile_count;
     }
 
     // To a share's first tile. A share that lies behind an item's last tile, in what is counted besides, has none.
@@ -309,16 +374,22 @@ struct cursor {
         const u64 each = s.tiles.each;
         const int group = s.offset < each ? 0 : static_cast<int>(divide(s.offset, each));
         u64 offset = s.offset - group * each;
-        for (rt = 0;; rt++) {
+        rt = 0;
+        if (T::IN_STEP && how.dealt) {
+            item_start = s.start;
+            find_dealt(p, s);
+        }
+        for (;; rt++) {
             enter_item(p);
             if (offset < length())
                 break;
             offset -= length();
         }
-        head = group * heads();
+        if (!(T::IN_STEP && how.dealt))
+            head = group * heads();
         item_start = s.start - offset;
         tile += tiles_before(offset);
-        tile_end = first() + tiles_before(s.end - item_start);
+        enter_tiles(s);
         look_ahead<true>(p);
         return T::ITEM_UNITS == 0 || tile < tile_end || next_item<true>(p, s);
     }
@@ -337,7 +408,9 @@ struct cursor {
         if (item_end() >= s.end)
             return false;
         item_start = item_end();
-        if (++rt == row_tile_count) {
+        if (T::IN_STEP && how.dealt) {
+            find_dealt(p, s);
+        } else if (++rt == row_tile_count) {
             rt = 0;
             head += heads();
             if (head >= p.kv_heads) {
@@ -351,7 +424,7 @@ struct cursor {
             }
         }
         enter_item(p);
-        tile_end = first() + tiles_before(s.end - item_start);
+        enter_tiles(s);
         return true;
     }
 };

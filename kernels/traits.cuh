@@ -64,9 +64,14 @@ struct traits {
     static constexpr int PANEL_CHUNKS = ROW_BYTES / 16;
     static constexpr int ACC_STRIDE = LAYOUT_ACC_STRIDE(D);
 
-    // schedule.cuh: of a tile, at most; and of an item besides its tiles, where items are not alike. A unit is 64 rows
-    // of a tile, about 1 us.
-    static constexpr int UNITS = WGMMA ? ROWS / 64 : 1, ITEM_UNITS = WGMMA ? 2 * UNITS : 0;
+    // schedule.cuh: units of a tile; of one that half of two warpgroups works on; and of an item besides its tiles,
+    // where items are not alike. A warpgroup on its own hides no softmax; where keys are converted, that takes longer.
+    static constexpr bool PAIRS = WGMMA && ROWS > 64; // of warpgroups
+    static constexpr int UNITS = PAIRS ? 4 : 1, HALF_UNITS = PAIRS && !CONVERTS ? 3 : UNITS;
+    static constexpr int ITEM_UNITS = WGMMA ? 2 * UNITS : 0;
+    // Whether the row tiles of a head are worked on at the same keys, which are in L2 then: not where converting keys
+    // takes longer than bringing them.
+    static constexpr bool IN_STEP = PAIRS && !CONVERTS;
 
     static constexpr int TILE_BYTES = LAYOUT_TILE_BYTES(ELEM_BYTES, D, TILE);
     static constexpr int Q_ROWS = LAYOUT_Q_ROWS(ROWS, KEY_WARPS, SOLO);

@@ -74,6 +74,7 @@ struct test_case {
     enum kernel_generation kernels;
     int sm_count;
     bool stable, without_lse;
+    bool whole;              /* no item is to be split, though shares of equal length would split some */
 };
 
 /* What the process of a case tells. */
@@ -272,6 +273,8 @@ static bool check_case(const struct test_case *c)
        outcome->kernel, s->batch, s->q_heads, s->kv_heads, s->page_size, s->q_lens ? "packed" : "q",
        s->q_lens ? s->spare_rows : s->seq_len_q, c->mask == QUIRE_MASK_DENSE ? "" : c->window < 0 ? ", causal" : ", window",
        c->sm_count, outcome->split ? ", split" : "");
+    if (c->whole)
+        ok(right && !outcome->split, "... and no item is split");
     if (right)
         *(outcome->split ? &find_kernel(outcome->kernel)->split : &find_kernel(outcome->kernel)->whole) = true;
     return !right || outcome->split;
@@ -346,11 +349,14 @@ static void check_image(DLDataType dtype, int head_dim)
 static void check_special(void)
 {
     static const int32_t empty[3], none[40], long_head[] = { 3000 }, short_keys[] = { 30, 200, 77, 129, 5, 12 },
-                         long_queries[] = { 1, 100, 4, 17, 5, 112 };
-    static int32_t many[400];
+                         long_queries[] = { 1, 100, 4, 17, 5, 112 }, level[] = { 600, 600, 600 },
+                         unlike_keys[] = { 900, 40, 1300, 0, 300 }, unlike_queries[] = { 100, 1, 64, 0, 33 };
+    static int32_t many[400], same[400];
 
-    for (int i = 0; i < 400; i++)
+    for (int i = 0; i < 400; i++) {
         many[i] = i * 29 % 41;
+        same[i] = 384;
+    }
     const struct test_case cases[] = {
         { .what = "no keys at all", .kernels = KERNELS_TMA, .sm_count = 3, .window = -1,
           .shape = { .batch = 3, .seq_lens = empty, .seq_len_q = 2, .q_heads = 8, .kv_heads = 2, .head_dim = 64,
@@ -363,6 +369,34 @@ static void check_special(void)
                      .page_size = 128, .dtype = BF16, .out_dtype = BF16 } },
         { .what = "a tree of ranks", .kernels = KERNELS_WGMMA, .sm_count = 5, .window = -1,
           .shape = { .batch = 1, .seq_lens = long_head, .seq_len_q = 3, .q_heads = 16, .kv_heads = 1, .head_dim = 128,
+                     .page_size = 16, .dtype = FP16, .out_dtype = FP16 } },
+        { .what = "row tiles of one head in step", .kernels = KERNELS_WGMMA, .sm_count = 3, .mask = QUIRE_MASK_CAUSAL,
+          .window = -1,
+          .shape = { .batch = 5, .seq_lens = unlike_keys, .q_lens = unlike_queries, .q_heads = 8, .kv_heads = 2,
+                     .head_dim = 128, .page_size = 16, .dtype = BF16, .out_dtype = BF16 } },
+        { .what = "row tiles of one head in step", .kernels = KERNELS_WGMMA, .sm_count = 4, .mask = QUIRE_MASK_CAUSAL,
+          .window = 500,
+          .shape = { .batch = 5, .seq_lens = unlike_keys, .q_lens = unlike_queries, .q_heads = 8, .kv_heads = 2,
+                     .head_dim = 64, .page_size = 64, .dtype = FP8E4M3, .out_dtype = FP16 } },
+        { .what = "dealt out", .kernels = KERNELS_WGMMA, .sm_count = 4, .mask = QUIRE_MASK_CAUSAL, .window = -1,
+          .whole = true,
+          .shape = { .batch = 3, .seq_lens = level, .seq_len_q = 64, .q_heads = 8, .kv_heads = 2, .head_dim = 256,
+                     .page_size = 16, .dtype = BF16, .out_dtype = BF16 } },
+        { .what = "dealt out", .kernels = KERNELS_WGMMA, .sm_count = 2, .mask = QUIRE_MASK_CAUSAL, .window = 70,
+          .whole = true, .stable = true,
+          .shape = { .batch = 3, .seq_lens = level, .seq_len_q = 72, .q_heads = 2, .kv_heads = 1, .head_dim = 256,
+                     .page_size = 64, .dtype = FP16, .out_dtype = FP16 } },
+        { .what = "dealt out, more requests than lanes", .kernels = KERNELS_WGMMA, .sm_count = 5,
+          .mask = QUIRE_MASK_CAUSAL, .window = -1, .whole = true,
+          .shape = { .batch = 40, .seq_lens = same, .seq_len_q = 33, .q_heads = 4, .kv_heads = 1, .head_dim = 128,
+                     .page_size = 32, .dtype = BF16, .out_dtype = BF16 } },
+        { .what = "dealt out, more requests than threads", .kernels = KERNELS_WGMMA, .sm_count = 10, .window = -1,
+          .mask = QUIRE_MASK_CAUSAL, .whole = true,
+          .shape = { .batch = 400, .seq_lens = same, .seq_len_q = 13, .q_heads = 10, .kv_heads = 1, .head_dim = 64,
+                     .page_size = 128, .dtype = BF16, .out_dtype = BF16 } },
+        { .what = "too few items to be dealt out", .kernels = KERNELS_WGMMA, .sm_count = 5, .mask = QUIRE_MASK_CAUSAL,
+          .window = -1,
+          .shape = { .batch = 3, .seq_lens = level, .seq_len_q = 64, .q_heads = 8, .kv_heads = 2, .head_dim = 128,
                      .page_size = 16, .dtype = FP16, .out_dtype = FP16 } },
         { .what = "solo, 1 KV head", .kernels = KERNELS_TMA, .sm_count = 3, .window = -1,
           .shape = { .batch = 20, .seq_lens = many, .seq_len_q = 1, .q_heads = 2, .kv_heads = 1, .head_dim = 64,
