@@ -20,10 +20,11 @@ __device__ __forceinline__ u64 divide(u64 a, u64 b)
     return a >> 32 ? a / b : static_cast<u32>(a) / static_cast<u32>(b);
 }
 
-// Key tiles, mostly of 32 KB, up to which a launch is short; merging pieces of many rows costs more than idle
-// CTAs at any length.
+// Key tiles, mostly of 32 KB, up to which a launch is short, and up to which pieces that are fewer and alike gain more
+// than CTAs without any lose; merging pieces of many rows costs more than those at any length.
+constexpr u64 SHORT_LAUNCH = 9000;
 template <class T>
-constexpr u64 SHORT_LAUNCH = T::ROWS >= 32 ? ~0ull : 9000;
+constexpr u64 EVEN_LAUNCH = T::ROWS >= 32 ? ~0ull : 20000;
 
 // Of an item that is dealt out, whatever its length: more than any has.
 constexpr int DEALT_UNITS = 1 << 30;
@@ -62,7 +63,7 @@ struct share {
     {
         int count = gridDim.x;
         u64 items = 0;
-        if (alike && total <= SHORT_LAUNCH<T>)
+        if (alike && total <= EVEN_LAUNCH<T>)
             count = heads == p.kv_heads ? p.even_shares : p.even_solo_shares;
         if (T::WGMMA && alike) { // a piece is worth its merging from 64 KB on
             constexpr int LEAST = 65536 / (2 * T::TILE_BYTES) * T::UNITS;
@@ -97,7 +98,7 @@ struct share {
 template <class T>
 __device__ __forceinline__ bool join_heads(const decode_params &p, u64 total, u64 longest)
 {
-    return total > SHORT_LAUNCH<T> && longest * T::KEY_WARPS * gridDim.x * 2 <= total * 5;
+    return total > SHORT_LAUNCH && longest * T::KEY_WARPS * gridDim.x * 2 <= total * 5;
 }
 
 // By one warp alone, if there are at most 32 requests: the start of a launch waits for this.  `own`: the
@@ -130,13 +131,13 @@ __device__ __forceinline__ share find_share_alone(const decode_params &p, const 
         }
     };
     count();
-    if (T::SOLO && p.flags & DECODE_HEADS_TOGETHER && total > SHORT_LAUNCH<T>) {
+    if (T::SOLO && p.flags & DECODE_HEADS_TOGETHER && total > SHORT_LAUNCH) {
         s.how.together = join_heads<T>(p, total, __reduce_max_sync(ALL, static_cast<u32>(s.tiles.each)));
         if (s.how.together)
             count();
     }
     const int each = s.tiles.each - besides<T>(p, s.req);
-    bool alike = is_level<T>(p, s.req) && !s.how.together;
+    bool alike = is_level<T>(p, s.req);
     if (p.batch > 1) {
         const int heads = __shfl_sync(ALL, s.tiles.heads, 0), length = __shfl_sync(ALL, each, 0);
         alike = __all_sync(ALL, alike && s.tiles.heads == heads && each == length);
@@ -218,7 +219,7 @@ __device__ __forceinline__ void find_share(const decode_params &p, share *s, u64
         }
     };
     sum_up();
-    if (T::SOLO && p.flags & DECODE_HEADS_TOGETHER && each == 1 && total > SHORT_LAUNCH<T>) {
+    if (T::SOLO && p.flags & DECODE_HEADS_TOGETHER && each == 1 && total > SHORT_LAUNCH) {
         const u32 longest = __reduce_max_sync(0xffffffff, static_cast<u32>(tiles.each));
         __syncthreads();
         if (lane == 0)
@@ -235,7 +236,6 @@ __device__ __forceinline__ void find_share(const decode_params &p, share *s, u64
                 tiles = count_tiles<T>(p, req, how);
                 mine = tiles.total();
             }
-            alike = false;
             sum_up();
         }
     }
