@@ -340,7 +340,9 @@ struct cursor {
     {
         tile_end = first() + tiles_before(s.end - item_start);
         turn = 0;
-        if (T::IN_STEP && !how.dealt && row_tile_count > 1 && tile == first() && item_start > s.start && ends())
+        constexpr int FEW = 16; // tiles, which are likely to be in L2 whatever the order
+        if (T::IN_STEP && !how.dealt && row_tile_count > 1 && tile_end - tile > FEW && tile == first() &&
+            item_start > s.start && ends())
             turn = static_cast<int>(static_cast<u32>(item_start - s.start) / units % count());
     }
 
