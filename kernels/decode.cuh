@@ -10,6 +10,7 @@
 #include "load.cuh"
 #include "many.cuh"
 #include "merge.cuh"
+#include "swapab_item.cuh"
 #include "variants.h"
 
 #include <type_traits>
@@ -21,7 +22,7 @@ __device__ __forceinline__ void consume(const decode_params &p, unsigned char *s
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int key_warp = warp % T::KEY_WARPS;
-    auto *merge = reinterpret_cast<float *>(smem + T::OFF_MERGE);
+    auto *merge = reinterpret_cast<float *>(smem + T::OFF_OWN);
     int stage = 0;
     u32 phase = 0;
     bool final = false;
@@ -113,7 +114,7 @@ __device__ __forceinline__ void decode(const decode_params &p)
             barrier_init(smem_address(&ctl->k_full[i]), ARRIVALS);
             barrier_init(smem_address(&ctl->v_full[i]), ARRIVALS);
             barrier_init(smem_address(&ctl->empty[i]), T::CONSUMERS / 32 * WARP_ARRIVALS);
-            if (T::WGMMA)
+            if (T::K_LEAVES_FIRST)
                 barrier_init(smem_address(&ctl->k_empty[i]), T::CONSUMERS / 32 * WARP_ARRIVALS);
         }
         for (int i = 0; i < T::Q_SLOTS; i++) {
@@ -167,12 +168,15 @@ __device__ __forceinline__ void decode(const decode_params &p)
             release_registers<T::PRODUCER_REGISTERS>();
         if (producing)
             from.run();
-    } else if constexpr (T::WGMMA) {
+    } else {
         if constexpr (T::MOVES_REGISTERS)
             claim_registers<T::CONSUMER_REGISTERS>();
-        consume_in_groups<T>(p, smem, ctl);
-    } else {
-        consume<T>(p, smem, ctl);
+        if constexpr (T::WGMMA)
+            consume_in_groups<T>(p, smem, ctl);
+        else if constexpr (T::SWAPAB)
+            consume_swapped<T>(p, smem, ctl);
+        else
+            consume<T>(p, smem, ctl);
     }
     if (p.flags & DECODE_PACKED)
         clear_unowned_rows<T>(p);
@@ -184,14 +188,15 @@ __device__ __forceinline__ void decode(const decode_params &p)
 #define QUIRE_RUNS_ON_tma QUIRE_ARCH_HAS_TMA
 #define QUIRE_RUNS_ON_wide QUIRE_ARCH_HAS_TMA
 #define QUIRE_RUNS_ON_wgmma QUIRE_ARCH_HAS_WGMMA
+#define QUIRE_RUNS_ON_swapab QUIRE_ARCH_HAS_WGMMA
 #define QUIRE_RUNS_ON_async true
 #define QUIRE_INSTANTIATE(family, dtype, elem, d, rows, tile, keyw, roww, stages, ctas, solo)                    \
     extern "C" __global__ void __launch_bounds__(                                                                \
-        LAYOUT_THREADS(LAYOUT_MEETS_##family, keyw, roww, LAYOUT_COPIERS(LAYOUT_SHARES_##family, d, rows)), ctas) \
+        LAYOUT_THREADS(LAYOUT_KIND_##family, keyw, roww, LAYOUT_COPIERS(LAYOUT_SHARES_##family, d, rows)), ctas) \
         decode_##family##_##dtype##_d##d##_r##rows(const __grid_constant__ decode_params p)                      \
     {                                                                                                            \
         using T = quire::traits<quire::kernel_family::family, quire::element::dtype, elem, d, rows, tile, keyw,  \
-                                roww, stages, solo, LAYOUT_MEETS_##family,                                       \
+                                roww, stages, solo, LAYOUT_KIND_##family,                                        \
                                 LAYOUT_COPIERS(LAYOUT_SHARES_##family, d, rows)>;                                \
         if constexpr (QUIRE_RUNS_ON_##family)                                                                    \
             quire::decode<T>(p);                                                                                 \

@@ -118,7 +118,7 @@ struct producer {
 
     __device__ __forceinline__ u32 empty(int stage) const
     {
-        return smem_address(T::WGMMA && !brings_v() ? &ctl->k_empty[stage] : &ctl->empty[stage]);
+        return smem_address(T::K_LEAVES_FIRST && !brings_v() ? &ctl->k_empty[stage] : &ctl->empty[stage]);
     }
 
     __device__ __forceinline__ u32 tile_smem(int stage) const

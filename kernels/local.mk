@@ -26,6 +26,8 @@ cuda_headers = \
 	%D%/params.h \
 	%D%/ptx.cuh \
 	%D%/schedule.cuh \
+	%D%/swapab.cuh \
+	%D%/swapab_item.cuh \
 	%D%/traits.cuh \
 	%D%/variants.h \
 	%D%/wgmma.cuh

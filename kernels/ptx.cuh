@@ -65,6 +65,15 @@ __device__ __forceinline__ void named_barrier(int id, int threads)
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// The same; whether any of the threads says `yes`.
+__device__ __forceinline__ bool named_barrier_any(int id, int threads, bool yes)
+{
+    u32 any;
+    asm volatile("{ .reg .pred p, q; setp.ne.u32 p, %3, 0; bar.red.or.pred q, %1, %2, p; selp.u32 %0, 1, 0, q; }"
+                 : "=r"(any) : "r"(id), "r"(threads), "r"(static_cast<u32>(yes)) : "memory");
+    return any;
+}
+
 // Counts for that barrier without waiting at it.
 __device__ __forceinline__ void named_barrier_arrive(int id, int threads)
 {
@@ -172,6 +181,15 @@ __device__ __forceinline__ void load_matrix_x4_transposed(u32 (&r)[4], u32 addre
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+}
+
+// Lane l gives the address of row l % 8 of matrix l / 8, and its pair of elements of each matrix's transpose.
+__device__ __forceinline__ void store_matrix_x4_transposed(u32 address, const u32 (&r)[4])
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};"
+                 ::"r"(address), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+#endif
 }
 
 // transposes an 8x8 matrix of 16-bit elements held by the warp

@@ -34,24 +34,26 @@ struct item_info {
     bool final;    // the CTA's last
 };
 
-enum class kernel_family { tma, wide, wgmma, async };
+enum class kernel_family { tma, wide, wgmma, swapab, async };
 
 template <kernel_family F, element E, int RAW_ELEM, int D_, int ROWS_, int TILE_, int KEY_WARPS_, int ROW_WARPS_,
-          int STAGES_, bool SOLO_, bool MEETS_, int COPIERS_>
+          int STAGES_, bool SOLO_, int KIND_, int COPIERS_>
 struct traits {
     static constexpr bool BF16 = E == element::bf16, FP8 = E == element::fp8e4m3, SOLO = SOLO_;
     static constexpr bool TMA = F != kernel_family::async, WGMMA = F == kernel_family::wgmma;
-    static constexpr bool CONVERTS = LAYOUT_CONVERTS(MEETS_, RAW_ELEM);
-    static constexpr int ELEM_BYTES = LAYOUT_ELEM(MEETS_, RAW_ELEM); // in shared memory, for the matrix instructions
+    static constexpr bool SWAPAB = F == kernel_family::swapab, K_LEAVES_FIRST = WGMMA || SWAPAB; // of a stage of the ring
+    static constexpr bool CONVERTS = LAYOUT_CONVERTS(KIND_, RAW_ELEM);
+    static constexpr int ELEM_BYTES = LAYOUT_ELEM(KIND_, RAW_ELEM); // in shared memory, for the matrix instructions
     static constexpr int D = D_, ROWS = ROWS_, TILE = TILE_, STAGES = STAGES_;
     static constexpr int KEY_WARPS = KEY_WARPS_, ROW_WARPS = ROW_WARPS_;
     static constexpr int CONSUMERS = KEY_WARPS * ROW_WARPS * 32;
     static constexpr int COPIERS = COPIERS_, SOLO_BOX_HEADS = LAYOUT_SOLO_BOX_HEADS(KEY_WARPS, COPIERS);
-    static constexpr int THREADS = LAYOUT_THREADS(MEETS_, KEY_WARPS, ROW_WARPS, COPIERS);
-    static constexpr bool MOVES_REGISTERS = LAYOUT_MOVES_REGISTERS(MEETS_, ROW_WARPS);
+    static constexpr int THREADS = LAYOUT_THREADS(KIND_, KEY_WARPS, ROW_WARPS, COPIERS);
+    static constexpr bool MOVES_REGISTERS = LAYOUT_MOVES_REGISTERS(KIND_, ROW_WARPS);
     static constexpr int PRODUCERS = CONVERTS ? LAYOUT_CONVERTERS * 32 : MOVES_REGISTERS ? 96 : 64 * COPIERS; // threads
-    static constexpr int CONSUMER_REGISTERS = CONVERTS ? 192 : 208; // twice, and the producers':
-    static constexpr int PRODUCER_REGISTERS = CONVERTS ? 120 : 88;  // of the 3 * 168 of three warpgroups
+    // of each consumer warpgroup, and the producers': together those of a launch's even shares, 3 * 168 or 2 * 128
+    static constexpr int CONSUMER_REGISTERS = SWAPAB ? 184 : CONVERTS ? 192 : 208;
+    static constexpr int PRODUCER_REGISTERS = SWAPAB ? 72 : CONVERTS ? 120 : 88;
     static constexpr int WARP_KEYS = TILE / KEY_WARPS, WARP_ROWS = ROWS / ROW_WARPS;
     static constexpr int N_TILES = WARP_ROWS / 8;   // of 8 rows
     static constexpr int D_TILES = D / 16;          // of 16 output dims
@@ -76,17 +78,17 @@ struct traits {
     static constexpr int TILE_BYTES = LAYOUT_TILE_BYTES(ELEM_BYTES, D, TILE);
     static constexpr int Q_ROWS = LAYOUT_Q_ROWS(ROWS, KEY_WARPS, SOLO);
     static constexpr int Q_BYTES = LAYOUT_Q_BYTES(ELEM_BYTES, D, Q_ROWS);
-    static constexpr int Q_SLOTS = LAYOUT_Q_SLOTS(MEETS_, RAW_ELEM, Q_BYTES);
-    static constexpr int BOX_PANELS = LAYOUT_BOX_PANELS(MEETS_, RAW_ELEM, D, ROWS);
+    static constexpr int Q_SLOTS = LAYOUT_Q_SLOTS(KIND_, RAW_ELEM, Q_BYTES);
+    static constexpr int BOX_PANELS = LAYOUT_BOX_PANELS(KIND_, RAW_ELEM, D, ROWS);
     static constexpr int BOXES_PER_PAGE = D * RAW_ELEM <= 128 ? 1 : D * RAW_ELEM / 128 / BOX_PANELS;
     static constexpr bool HALVES = WGMMA && BOX_PANELS > 1; // many.cuh
     static constexpr int OFF_RING = 0; // K and V of stage 0, of stage 1, ...
     static constexpr int OFF_RAW = OFF_RING + STAGES * 2 * TILE_BYTES;
-    static constexpr int OFF_Q = OFF_RAW + LAYOUT_RAW_BYTES(MEETS_, RAW_ELEM, D, TILE);
-    static constexpr int OFF_MERGE = OFF_Q + Q_SLOTS * Q_BYTES;
-    static constexpr int OFF_ROWS = OFF_MERGE + MEETS_ * LAYOUT_MERGE_BYTES(D, ROWS, KEY_WARPS);
+    static constexpr int OFF_Q = OFF_RAW + LAYOUT_RAW_BYTES(KIND_, RAW_ELEM, D, TILE);
+    static constexpr int OFF_OWN = OFF_Q + Q_SLOTS * Q_BYTES;
+    static constexpr int OFF_ROWS = OFF_OWN + LAYOUT_CONSUMER_BYTES(KIND_, D, ROWS, TILE, KEY_WARPS);
     static constexpr int OFF_CONTROL = OFF_ROWS + Q_SLOTS * Q_ROWS * LAYOUT_ROW_BYTES;
-    static constexpr int TOTAL = LAYOUT_TOTAL_BYTES(MEETS_, RAW_ELEM, D, ROWS, TILE, KEY_WARPS, STAGES, SOLO);
+    static constexpr int TOTAL = LAYOUT_TOTAL_BYTES(KIND_, RAW_ELEM, D, ROWS, TILE, KEY_WARPS, STAGES, SOLO);
     static_assert(OFF_CONTROL + LAYOUT_CONTROL_BYTES + 1024 == TOTAL, "layout.h and traits.cuh agree");
     static_assert(sizeof(row_info) == LAYOUT_ROW_BYTES);
     static_assert(WARP_KEYS % 16 == 0 && WARP_ROWS % 8 == 0 && TILE <= 256);
@@ -105,7 +107,7 @@ struct control {
     u64 k_full[T::STAGES];           // a tile's K has landed, and its tile_info
     u64 v_full[T::STAGES];
     u64 empty[T::STAGES];            // every consumer warp is done with it,
-    u64 k_empty[T::STAGES];          // or with its K (WGMMA; others release K and V together)
+    u64 k_empty[T::STAGES];          // or with its K (K_LEAVES_FIRST; others release K and V together)
     u64 q_full[T::Q_SLOTS];          // an item's query rows and infos have landed
     u64 q_empty[T::Q_SLOTS];
     u64 raw_full[T::CONVERTS ? LAYOUT_CONVERTERS : 1][LAYOUT_RAW_SLOTS]; // a piece to be converted has landed

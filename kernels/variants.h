@@ -12,6 +12,8 @@
  *                 pieces are to be merged, by more threads.
  * family wgmma    as tma, on compute capability 9.0 alone, for many query rows: a consumer warpgroup owns 64
  *                 rows and takes all keys.  KEY_WARPS is 1.  fp8 becomes fp16 on its way (convert.cuh).
+ * family swapab   as tma, on compute capability 9.0 alone, for fp8 and up to 64 query rows: one consumer warpgroup, with
+ *                 keys as M (swapab.cuh).  KEY_WARPS is 4.
  * family async    compute capability 8.0 and up, at most 99 KB: pages come through cp.async.
  *
  * Sizes, from measurements on the H200: 64 KB in flight per SM reach the memory limit, and more make
@@ -65,6 +67,9 @@
     V(tma,   dtype, 1, 64,  32, 256, 4, 2, 3, 1, 0)         \
     V(tma,   dtype, 1, 64,  64, 256, 2, 4, 3, 1, 0)         \
     V(wgmma, dtype, 1, 64,  128, 128, 1, 8, 2, 1, 0)        \
+    V(swapab, dtype, 1, 64,  16, 256, 4, 1, 2, 2, 0)        \
+    V(swapab, dtype, 1, 64,  32, 128, 4, 1, 4, 2, 0)        \
+    V(swapab, dtype, 1, 64,  64, 64,  4, 1, 8, 2, 0)        \
     V(async, dtype, 1, 64,  8,  128, 4, 1, 3, 1, 0)         \
     V(async, dtype, 1, 64,  16, 64,  2, 2, 3, 1, 0)
 #define QUIRE_VARIANTS_D128_8(V, dtype)                     \
@@ -74,6 +79,9 @@
     V(tma,   dtype, 1, 128, 32, 128, 4, 2, 3, 1, 0)         \
     V(tma,   dtype, 1, 128, 64, 128, 2, 4, 3, 1, 0)         \
     V(wgmma, dtype, 1, 128, 128, 128, 1, 8, 2, 1, 0)        \
+    V(swapab, dtype, 1, 128, 16, 128, 4, 1, 2, 2, 0)        \
+    V(swapab, dtype, 1, 128, 32, 128, 4, 1, 2, 2, 0)        \
+    V(swapab, dtype, 1, 128, 64, 64,  4, 1, 4, 2, 0)        \
     V(async, dtype, 1, 128, 8,  64,  4, 1, 3, 1, 0)         \
     V(async, dtype, 1, 128, 16, 32,  2, 2, 3, 1, 0)
 #define QUIRE_VARIANTS_D256_8(V, dtype)                     \
@@ -81,6 +89,8 @@
     V(tma,   dtype, 1, 256, 16, 64,  4, 2, 3, 1, 0)         \
     V(tma,   dtype, 1, 256, 32, 64,  2, 4, 3, 1, 0)         \
     V(tma,   dtype, 1, 256, 64, 32,  1, 4, 2, 1, 0)         \
+    V(swapab, dtype, 1, 256, 16, 64,  4, 1, 2, 2, 0)        \
+    V(swapab, dtype, 1, 256, 32, 64,  4, 1, 2, 2, 0)        \
     V(async, dtype, 1, 256, 8,  32,  2, 1, 3, 1, 0)         \
     V(async, dtype, 1, 256, 16, 16,  1, 2, 3, 1, 0)
 

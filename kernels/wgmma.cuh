@@ -52,7 +52,8 @@ __device__ __forceinline__ void fence_for_tensor_cores()
         "+f"(d[i + 7])
 #define QUIRE_D16(d, i) QUIRE_D8(d, i), QUIRE_D8(d, i + 8)
 #define QUIRE_D32(d, i) QUIRE_D16(d, i), QUIRE_D16(d, i + 16)
-#define QUIRE_NAMES_16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define QUIRE_NAMES_8 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define QUIRE_NAMES_16 QUIRE_NAMES_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define QUIRE_NAMES_32 QUIRE_NAMES_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define QUIRE_NAMES_64                                                                                   \
     QUIRE_NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52," \
@@ -62,6 +63,10 @@ __device__ __forceinline__ void fence_for_tensor_cores()
 #define QUIRE_WGMMA_SHARED(n, type, names, a, b, p)                                                        \
     "{ .reg .pred p; setp.ne.u32 p, " p ", 0; wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type \
     " {" names "}, " a ", " b ", p, 1, 1, 0, 0; }"
+// the same: A in registers, B with rows along K
+#define QUIRE_WGMMA_MIXED(n, type, names, a, b, p)                                                         \
+    "{ .reg .pred p; setp.ne.u32 p, " p ", 0; wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type \
+    " {" names "}, {" a "}, " b ", p, 1, 1, 0; }"
 // d += A B: A in registers, B with rows along N
 #define QUIRE_WGMMA_REGISTERS(n, type, names, a, b)                                                 \
     "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type " {" names "}, {" a "}, " b ", 1, 1, 1, 1;"
@@ -113,13 +118,33 @@ __device__ __forceinline__ void wgmma(float (&d)[REGS], const u32 (&a)[4], u64 b
 #endif
 }
 
+template <bool BF16, int REGS>
+__device__ __forceinline__ void wgmma(float (&d)[REGS], const u32 (&a)[4], u64 b, bool accumulate)
+{
+#if QUIRE_ARCH_HAS_WGMMA
+    const u32 keep = accumulate;
+    static_assert(!BF16 && (REGS == 8 || REGS == 16 || REGS == 32));
+    if constexpr (REGS == 8)
+        asm volatile(QUIRE_WGMMA_MIXED("16", "f16", QUIRE_NAMES_8, "%8,%9,%10,%11", "%12", "%13")
+                     : QUIRE_D8(d, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));
+    else if constexpr (REGS == 16)
+        asm volatile(QUIRE_WGMMA_MIXED("32", "f16", QUIRE_NAMES_16, "%16,%17,%18,%19", "%20", "%21")
+                     : QUIRE_D16(d, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));
+    else
+        asm volatile(QUIRE_WGMMA_MIXED("64", "f16", QUIRE_NAMES_32, "%32,%33,%34,%35", "%36", "%37")
+                     : QUIRE_D32(d, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));
+#endif
+}
+
 #undef QUIRE_D8
 #undef QUIRE_D16
 #undef QUIRE_D32
+#undef QUIRE_NAMES_8
 #undef QUIRE_NAMES_16
 #undef QUIRE_NAMES_32
 #undef QUIRE_NAMES_64
 #undef QUIRE_WGMMA_SHARED
+#undef QUIRE_WGMMA_MIXED
 #undef QUIRE_WGMMA_REGISTERS
 
 // Registers a thread of this warpgroup has from here on: fewer than before, or more, once others gave theirs.

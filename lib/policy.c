@@ -10,7 +10,7 @@
 #include "kernels/variants.h"
 #include "status.h"
 
-enum family { family_tma, family_wide, family_wgmma, family_async };
+enum family { family_tma, family_wide, family_wgmma, family_swapab, family_async };
 
 struct variant {
     enum family family;
@@ -28,11 +28,11 @@ struct variant {
 #define ROW(family, dtype, elem, d, rows, tile, keyw, roww, stages, ctas, solo)                        \
     { family_##family, DTYPE_##dtype, elem, d, rows, tile, keyw, (solo) * (tile) / (keyw),          \
       LAYOUT_SOLO_BOX_HEADS(keyw, LAYOUT_COPIERS(LAYOUT_SHARES_##family, d, rows)),                    \
-      (tile) / (LAYOUT_CONVERTS(LAYOUT_MEETS_##family, elem) ? LAYOUT_CONVERTERS : 1),                 \
-      LAYOUT_BOX_PANELS(LAYOUT_MEETS_##family, elem, d, rows), ctas,                                   \
-      LAYOUT_THREADS(LAYOUT_MEETS_##family, keyw, roww, LAYOUT_COPIERS(LAYOUT_SHARES_##family, d, rows)), \
-      LAYOUT_TOTAL_BYTES(LAYOUT_MEETS_##family, elem, d, rows, tile, keyw, stages, solo),              \
-      LAYOUT_SLOT_FLOATS(d, rows) * LAYOUT_CTA_SLOTS(keyw, solo) * 4,                                  \
+      (tile) / (LAYOUT_CONVERTS(LAYOUT_KIND_##family, elem) ? LAYOUT_CONVERTERS : 1),                 \
+      LAYOUT_BOX_PANELS(LAYOUT_KIND_##family, elem, d, rows), ctas,                                   \
+      LAYOUT_THREADS(LAYOUT_KIND_##family, keyw, roww, LAYOUT_COPIERS(LAYOUT_SHARES_##family, d, rows)), \
+      LAYOUT_TOTAL_BYTES(LAYOUT_KIND_##family, elem, d, rows, tile, keyw, stages, solo),              \
+      LAYOUT_CTA_FLOATS(LAYOUT_KIND_##family, d, rows, keyw, solo) * 4,                                  \
       "decode_" #dtype "_d" #d, "decode_" #family "_" #dtype "_d" #d "_r" #rows },
 
 /* The images, and which of the variants each holds: a launch looks at no others, for the host's time. */
@@ -53,8 +53,9 @@ static const struct {
 } images[] = { IMAGES(IMAGE) };
 
 /* More rows of a KV head than this go to warpgroups, as measured; where items are few, of which warpgroups take longer,
- * and D is not 128; and of fp8, which takes converting. */
-enum { WGMMA_ABOVE = 16, WGMMA_ABOVE_FEW = 32, WGMMA_ABOVE_FP8 = 32 };
+ * and D is not 128; and of fp8, which takes converting.  Of fp8 those of one
+ * item go to keys as M: from fewer rows on where items are few, and where D is 256. */
+enum { WGMMA_ABOVE = 16, WGMMA_ABOVE_FEW = 32, WGMMA_ABOVE_FP8 = 32, SWAPAB_ABOVE = 16, SWAPAB_ABOVE_FEW = 8 };
 
 int policy_variants(void)
 {
@@ -104,9 +105,13 @@ quire_status policy_plan(const struct problem *p, const struct device_limits *d,
         if (v && wide && wide->rows == v->rows)
             v = wide;
     }
+    const int64_t rows = (int64_t)p->group * p->seq_len_q;
     const int above = p->dtype == QUIRE_DTYPE_FP8E4M3 ? WGMMA_ABOVE_FP8
                       : few && p->head_dim != 128     ? WGMMA_ABOVE_FEW : WGMMA_ABOVE;
-    if (d->kernels >= KERNELS_WGMMA && (int64_t)p->group * p->seq_len_q > above) {
+    const struct variant *swapab = d->kernels >= KERNELS_WGMMA ? choose(p, family_swapab, d->shared_bytes) : NULL;
+    if (swapab && rows > (few || p->head_dim == 256 ? SWAPAB_ABOVE_FEW : SWAPAB_ABOVE) && rows <= swapab->rows) {
+        v = swapab;
+    } else if (d->kernels >= KERNELS_WGMMA && rows > above) {
         const struct variant *many = choose(p, family_wgmma, d->shared_bytes);
         v = many ? many : v;
     }

@@ -305,7 +305,8 @@ static void check_image(DLDataType dtype, int head_dim)
 {
     static const struct { enum kernel_generation kernels; int group, tokens; } rows[] = {
         { KERNELS_TMA, 3, 1 },    { KERNELS_TMA, 5, 3 },    { KERNELS_TMA, 9, 3 },   { KERNELS_TMA, 7, 9 },
-        { KERNELS_WGMMA, 20, 3 }, { KERNELS_WGMMA, 5, 21 }, { KERNELS_ASYNC, 8, 1 }, { KERNELS_ASYNC, 4, 3 },
+        { KERNELS_WGMMA, 5, 3 },  { KERNELS_WGMMA, 9, 3 },  { KERNELS_WGMMA, 20, 3 }, { KERNELS_WGMMA, 5, 21 },
+        { KERNELS_ASYNC, 8, 1 },  { KERNELS_ASYNC, 4, 3 },
     };
     static int turn;
     struct test_case c = { .window = -1 };
@@ -330,14 +331,14 @@ static void check_image(DLDataType dtype, int head_dim)
                 continue; /* until the end of a share falls into an item */
         }
     c.shape.q_lens = NULL;
-    for (int i = 0; i < 4; i++) { /* one KV head of one request: few items */
+    for (int i = 0; i < 6; i++) { /* one KV head of one request: few items */
         const bool split = i % 2;
 
         c.what = split ? "one long head" : "one short head";
-        c.kernels = KERNELS_TMA;
+        c.kernels = i < 4 ? KERNELS_TMA : KERNELS_WGMMA;
         c.sm_count = 7;
         c.shape.batch = c.shape.kv_heads = 1;
-        c.shape.seq_len_q = 1 + i / 2; /* 6 and 12 rows */
+        c.shape.seq_len_q = i < 2 ? 1 : 2; /* 6 and 12 rows */
         c.shape.q_heads = 6;
         c.shape.seq_lens = split ? one_long : one_tile;
         vary(&c);

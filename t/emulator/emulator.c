@@ -30,6 +30,7 @@ struct meeting {
 
 struct named_barrier {
     int arrived, threads;
+    bool any, result;
     uint32_t generation;
 };
 
@@ -147,7 +148,7 @@ void emulator_meet(enum emulator_scope scope, const char *what, void *mine, void
     emulator_progress();
 }
 
-void emulator_named_barrier(int id, int threads, bool wait)
+bool emulator_named_barrier(int id, int threads, bool wait, bool yes)
 {
     struct named_barrier *n = &emulator_self->cta->named[id < NAMED_BARRIERS ? id : 0];
     const uint32_t generation = n->generation;
@@ -157,14 +158,18 @@ void emulator_named_barrier(int id, int threads, bool wait)
     if (n->arrived > 0 && n->threads != threads)
         emulator_fail("named barrier %d: %d threads, but %d for those before", id, threads, n->threads);
     n->threads = threads;
+    n->any |= yes;
     if (++n->arrived == threads) {
         n->arrived = 0;
+        n->result = n->any; /* stays until all have left: without them the next round is not complete */
+        n->any = false;
         n->generation++;
         emulator_progress();
     } else {
         while (wait && n->generation == generation)
             emulator_wait(&n->generation, generation, "named barrier %u of %u threads", (unsigned)id, (unsigned)threads);
     }
+    return n->result;
 }
 
 /* ---- shared memory and its barriers --------------------------------------------------------------- */

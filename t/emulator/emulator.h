@@ -72,8 +72,8 @@ void emulator_progress(void);
 enum emulator_scope { EMULATOR_WARP, EMULATOR_WARPGROUP, EMULATOR_CTA };
 void emulator_meet(enum emulator_scope scope, const char *what, void *mine, void (*together)(void *const *all, int count));
 
-/* A barrier by its hardware number; `wait`: does not only count for it. */
-void emulator_named_barrier(int id, int threads, bool wait);
+/* A barrier by its hardware number; `wait`: does not only count for it.  Whether any thread there says `yes`. */
+bool emulator_named_barrier(int id, int threads, bool wait, bool yes);
 
 /* ---- shared memory, by 32-bit addresses ---- */
 

@@ -23,8 +23,9 @@ inline void barrier_arrive_expect(u32 bar, u32 bytes) { emulator_barrier_arrive(
 inline void barrier_arrive_after_copies(u32 bar) { emulator_arrive_after_copies(bar); }
 inline bool barrier_test(u32 bar, u32 parity) { return emulator_barrier_test(bar, parity); }
 inline void barrier_wait(u32 bar, u32 parity) { emulator_barrier_wait(bar, parity); }
-inline void named_barrier(int id, int threads) { emulator_named_barrier(id, threads, true); }
-inline void named_barrier_arrive(int id, int threads) { emulator_named_barrier(id, threads, false); }
+inline void named_barrier(int id, int threads) { emulator_named_barrier(id, threads, true, false); }
+inline bool named_barrier_any(int id, int threads, bool yes) { return emulator_named_barrier(id, threads, true, yes); }
+inline void named_barrier_arrive(int id, int threads) { emulator_named_barrier(id, threads, false, false); }
 
 // ---- shared memory, and copies into it ----
 
@@ -83,6 +84,27 @@ inline void load_matrices(u32 (&r)[4], u32 address)
 
 inline void load_matrix_x4(u32 (&r)[4], u32 address) { load_matrices<false>(r, address); }
 inline void load_matrix_x4_transposed(u32 (&r)[4], u32 address) { load_matrices<true>(r, address); }
+
+struct matrix_stores {
+    u32 address;
+    const u32 (*r)[4];
+};
+
+inline void store_matrix_x4_transposed(u32 address, const u32 (&r)[4])
+{
+    matrix_stores mine = {address, &r};
+    emulator_meet(EMULATOR_WARP, "stmatrix.trans", &mine, [](void *const *all, int) {
+        std::uint16_t rows[32][8];
+        for (int l = 0; l < 32; l++)
+            for (int m = 0; m < 4; m++)
+                for (int h = 0; h < 2; h++)
+                    rows[m * 8 + l % 4 * 2 + h][l / 4] =
+                        static_cast<std::uint16_t>((*static_cast<matrix_stores *>(all[l])->r)[m] >> 16 * h);
+        for (int l = 0; l < 32; l++)
+            std::memcpy(emulator_shared_at(static_cast<matrix_stores *>(all[l])->address, 16, 16, "stmatrix"), rows[l],
+                        16);
+    });
+}
 
 inline u32 transpose_8x8(u32 x)
 {

@@ -51,7 +51,7 @@ struct shared_matrix {
     }
 };
 
-template <bool BF16, int REGS>
+template <bool BF16, int REGS, bool B_ALONG_K>
 inline void multiply(emulator_product *const *all)
 {
     constexpr int N = REGS * 2;
@@ -64,19 +64,22 @@ inline void multiply(emulator_product *const *all)
                 for (int h = 0; h < 2; h++)
                     a[t / 32 * 16 + t % 32 / 4 + i % 2 * 8][t % 4 * 2 + h + i / 2 * 8] =
                         value_16<BF16>(all[t]->a_registers[i] >> 16 * h & 0xffff);
-        for (int k = 0; k < 16; k++)
-            for (int n = 0; n < N; n += 8)
-                right.along_n<BF16>(&b[k][n], k, n);
     } else {
         const shared_matrix left(p.a);
         for (int r = 0; r < 64; r++)
             left.along_k<BF16>(a[r], r);
+    }
+    if (B_ALONG_K) {
         for (int n = 0; n < N; n++) {
             float column[16];
             right.along_k<BF16>(column, n);
             for (int k = 0; k < 16; k++)
                 b[k][n] = column[k];
         }
+    } else {
+        for (int k = 0; k < 16; k++)
+            for (int n = 0; n < N; n += 8)
+                right.along_n<BF16>(&b[k][n], k, n);
     }
     for (int r = 0; r < 64; r++) {
         float row[N] = {};
@@ -105,13 +108,19 @@ inline void ask_for(const emulator_product &product)
 template <bool BF16, int REGS>
 inline void wgmma(float (&d)[REGS], u64 a, u64 b, bool accumulate)
 {
-    ask_for({multiply<BF16, REGS>, d, nullptr, a, b, accumulate});
+    ask_for({multiply<BF16, REGS, true>, d, nullptr, a, b, accumulate});
 }
 
 template <bool BF16, int REGS>
 inline void wgmma(float (&d)[REGS], const u32 (&a)[4], u64 b)
 {
-    ask_for({multiply<BF16, REGS>, d, a, 0, b, true});
+    ask_for({multiply<BF16, REGS, false>, d, a, 0, b, true});
+}
+
+template <bool BF16, int REGS>
+inline void wgmma(float (&d)[REGS], const u32 (&a)[4], u64 b, bool accumulate)
+{
+    ask_for({multiply<BF16, REGS, true>, d, a, 0, b, accumulate});
 }
 
 inline void wgmma_begin() {}
