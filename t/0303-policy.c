@@ -32,6 +32,7 @@ static void choices(void)
 {
     const quire_dtype bf16 = QUIRE_DTYPE_BF16, fp8 = QUIRE_DTYPE_FP8E4M3;
     struct device_limits async = h200, tma = h200;
+    struct problem window = problem(bf16, 128, 4, 8, 1);
 
     kernel_of(&h200, problem(bf16, 128, 4, 1, 32), "decode_tma_bf16_d128_r8");
     kernel_of(&h200, problem(bf16, 128, 4, 1, 1), "decode_wide_bf16_d128_r8");
@@ -66,6 +67,10 @@ static void choices(void)
     kernel_of(&tma, problem(bf16, 128, 4, 512, 4), "decode_tma_bf16_d128_r64");
     kernel_of(&tma, problem(fp8, 128, 4, 8, 32), "decode_tma_fp8e4m3_d128_r32");
     kernel_of(&h200, problem(fp8, 64, 1, 1, 64), "decode_tma_fp8e4m3_d64_r8");
+    window.window_left = 511;
+    kernel_of(&h200, window, "decode_tma_bf16_d128_r32");
+    window.window_left = 4000;
+    kernel_of(&h200, window, "decode_wgmma_bf16_d128_r64");
     kernel_of(&h200, problem(QUIRE_DTYPE_FP16, 256, 32, 1, 2), "decode_tma_fp16_d256_r32");
     kernel_of(&h200, problem(QUIRE_DTYPE_FP16, 256, 32, 1, 20), "decode_wgmma_fp16_d256_r64");
     kernel_of(&ada, problem(bf16, 128, 4, 1, 1), "decode_async_bf16_d128_r8");
