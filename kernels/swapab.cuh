@@ -42,6 +42,7 @@ struct swapab_accumulator {
 
 template <class T>
 using swapab_scores = float[T::TILE / 64][T::ROWS / 2];
+
 // The A of either product comes in batches, each of which an ldmatrix brings for two instructions.  As many are under way
 // as registers allow.
 template <class T>
