@@ -68,11 +68,11 @@ enum { LAYOUT_SWAPAB_WARPS = 4 };
 
 /* dynamic shared memory of a CTA; the first term is the slack that aligns the ring to 1024 bytes, the
  * period of the copy engine's 128-byte swizzle */
-#define LAYOUT_TOTAL_BYTES(kind, elem, d, rows, tile, keyw, stages, solo)                                \
-    (1024 + (stages) * 2 * LAYOUT_TILE_BYTES(LAYOUT_ELEM(kind, elem), d, tile) +                         \
-     LAYOUT_RAW_BYTES(kind, elem, d, tile) +                                                             \
+#define LAYOUT_TOTAL_BYTES(kind, elem, d, rows, tile, keyw, stages, solo)                                      \
+    (1024 + (stages) * 2 * LAYOUT_TILE_BYTES(LAYOUT_ELEM(kind, elem), d, tile) +                               \
+     LAYOUT_RAW_BYTES(kind, elem, d, tile) +                                                                   \
      LAYOUT_Q_SLOTS(kind, elem, LAYOUT_Q_BYTES(LAYOUT_ELEM(kind, elem), d, LAYOUT_Q_ROWS(rows, keyw, solo))) * \
-         LAYOUT_Q_ROWS(rows, keyw, solo) * ((d) * LAYOUT_ELEM(kind, elem) + LAYOUT_ROW_BYTES) +          \
+         LAYOUT_Q_ROWS(rows, keyw, solo) * ((d) * LAYOUT_ELEM(kind, elem) + LAYOUT_ROW_BYTES) +                \
      LAYOUT_CONSUMER_BYTES(kind, d, rows, tile, keyw) + LAYOUT_CONTROL_BYTES)
 
 /* a partial result in the workspace: rows of D sums, each with its maximum and weight, which swapab.cuh's warps have

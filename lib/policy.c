@@ -25,13 +25,13 @@ struct variant {
 #define DTYPE_bf16 QUIRE_DTYPE_BF16
 #define DTYPE_fp8e4m3 QUIRE_DTYPE_FP8E4M3
 
-#define ROW(family, dtype, elem, d, rows, tile, keyw, roww, stages, ctas, solo)                        \
-    { family_##family, DTYPE_##dtype, elem, d, rows, tile, keyw, (solo) * (tile) / (keyw),          \
-      LAYOUT_SOLO_BOX_HEADS(keyw, LAYOUT_COPIERS(LAYOUT_SHARES_##family, d, rows)),                    \
-      (tile) / (LAYOUT_CONVERTS(LAYOUT_KIND_##family, elem) ? LAYOUT_CONVERTERS : 1),                 \
-      LAYOUT_BOX_PANELS(LAYOUT_KIND_##family, elem, d, rows), ctas,                                   \
+#define ROW(family, dtype, elem, d, rows, tile, keyw, roww, stages, ctas, solo)                          \
+    { family_##family, DTYPE_##dtype, elem, d, rows, tile, keyw, (solo) * (tile) / (keyw),               \
+      LAYOUT_SOLO_BOX_HEADS(keyw, LAYOUT_COPIERS(LAYOUT_SHARES_##family, d, rows)),                      \
+      (tile) / (LAYOUT_CONVERTS(LAYOUT_KIND_##family, elem) ? LAYOUT_CONVERTERS : 1),                    \
+      LAYOUT_BOX_PANELS(LAYOUT_KIND_##family, elem, d, rows), ctas,                                      \
       LAYOUT_THREADS(LAYOUT_KIND_##family, keyw, roww, LAYOUT_COPIERS(LAYOUT_SHARES_##family, d, rows)), \
-      LAYOUT_TOTAL_BYTES(LAYOUT_KIND_##family, elem, d, rows, tile, keyw, stages, solo),              \
+      LAYOUT_TOTAL_BYTES(LAYOUT_KIND_##family, elem, d, rows, tile, keyw, stages, solo),                 \
       LAYOUT_CTA_FLOATS(LAYOUT_KIND_##family, d, rows, keyw, solo) * 4,                                  \
       "decode_" #dtype "_d" #d, "decode_" #family "_" #dtype "_d" #d "_r" #rows },
 
