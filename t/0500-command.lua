@@ -97,6 +97,11 @@ unusable("decode --nonsense", "unknown option '%-%-nonsense'", "an unknown optio
 unusable("nonsense", "unknown command 'nonsense'", "an unknown command")
 unusable("", "Usage: quire", "no command")
 
+-- More threads than a stack has room for.
+is(os.execute(("OMP_NUM_THREADS=100000 '%s' decode --q-heads 4 --kv-heads 2 --head-dim 64 --lens 40 >'%s' 2>'%s'")
+    :format(os.getenv "QUIRE_COMMAND", out_path, err_path)), 0, "OMP_NUM_THREADS=100000: exit status")
+like(slurp(out_path), "result +right\n", "OMP_NUM_THREADS=100000: right")
+
 -- Without a package that the command needs.
 do
     local source, build = os.getenv "QUIRE_SOURCE", os.getenv "QUIRE_BUILD"

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "cpu/reference.h"
+#include "cpu/select.h"
 #include "dtype.h"
 #include "status.h"
 
@@ -242,7 +243,7 @@ quire_status reference_compute(const struct problem *p, band_taker *take, void *
     for (int32_t request = 0; request < p->batch; request++)
         longest = p->seq_lens[request] > longest ? p->seq_lens[request] : longest;
 #ifdef _OPENMP
-#pragma omp parallel
+#pragma omp parallel num_threads(select_threads())
 #endif
     {
         struct band *b = malloc(sizeof *b);

@@ -29,6 +29,10 @@ static const struct kernel *const kernels[] = {
 };
 enum { KERNELS = sizeof kernels / sizeof kernels[0] };
 
+/* Threads that OMP_NUM_THREADS gets at most, on a machine of fewer processors: GNU's OpenMP starts a team on the
+ * caller's stack, of which 100000 threads need more than there is. */
+enum { MOST_THREADS = 1024 };
+
 static struct {
     pthread_once_t once;
     const struct kernel *kernel; /* NULL if QUIRE_CPU asks for what there is not */
@@ -59,9 +63,10 @@ static void decide(void)
 {
     process.max_threads = 1;
 #ifdef _OPENMP
+    const int wanted = omp_get_max_threads() < MOST_THREADS ? omp_get_max_threads() : MOST_THREADS;
     process.max_threads = omp_get_num_procs();
-    if (process.max_threads < omp_get_max_threads())
-        process.max_threads = omp_get_max_threads();
+    if (process.max_threads < wanted)
+        process.max_threads = wanted;
 #endif
     decide_kernel();
 }
