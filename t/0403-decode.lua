@@ -173,8 +173,9 @@ refused({ mask_type = "diagonal" }, "mask_type: expected \"dense\" or \"causal\"
 refused({ out_dtype = "int8" }, "out_dtype: expected", "no such output type")
 refused({ metadata_stable = 1 }, "metadata_stable: expected true or false, got 1", "a number as a flag")
 refused({ kv_cache = { args.kv_cache } }, "kv_cache: expected a tensor or {K, V}", "K without V")
-refused({ query = "q" }, "query: expected a tensor", "a string as a tensor")
-refused({ seq_lens = ffi.new("int64_t[3]") }, "seq_lens: expected a tensor, got.*int64_t", "an int64 array for lengths")
+refused({ query = "q" }, "query: expected a tensor, got string$", "a string as a tensor")
+refused({ seq_lens = ffi.new("int64_t[3]") }, "seq_lens: expected a tensor, got ctype<int64_t",
+    "an int64 array for lengths")
 raises(function() quire.decode(args.query) end, "expected a table of named arguments, got a tensor", "a lone tensor")
 raises(function() quire.workspace_size() end, "expected a table of named arguments, got nil", "nothing")
 

@@ -20,9 +20,12 @@ local LAYOUTS = { HND = C.QUIRE_LAYOUT_HND, NHD = C.QUIRE_LAYOUT_NHD }
 
 local dl_pointer = ffi.typeof "const DLTensor *"
 
+local function wrong_kind(name, expected, got, level)
+    error(("%s: expected %s, got %s"):format(name, expected, got), level + 1)
+end
+
 local function wrong(name, expected, got, level)
-    error(("%s: expected %s, got %s"):format(name, expected,
-        type(got) == "string" and ("%q"):format(got) or tostring(got)), level + 1)
+    wrong_kind(name, expected, type(got) == "string" and ("%q"):format(got) or tostring(got), level + 1)
 end
 
 local function as_dl(value, name, level)
@@ -31,7 +34,7 @@ local function as_dl(value, name, level)
     elseif tensor.is_dlpack(value) then
         return ffi.cast(dl_pointer, value)
     end
-    wrong(name, "a tensor", type(value) == "cdata" and tostring(ffi.typeof(value)) or type(value), level + 1)
+    wrong_kind(name, "a tensor", type(value) == "cdata" and tostring(ffi.typeof(value)) or type(value), level + 1)
 end
 
 local function set_tensor(args, name, value, level)
@@ -41,7 +44,7 @@ end
 local function set_cache(args, _, value, level)
     if type(value) == "table" and not tensor.is_tensor(value) then
         if #value ~= 2 then
-            wrong("kv_cache", "a tensor or {K, V}", ("a table of %d entries"):format(#value), level + 1)
+            wrong_kind("kv_cache", "a tensor or {K, V}", ("a table of %d entries"):format(#value), level + 1)
         end
         args.k_cache = as_dl(value[1], "kv_cache[1]", level + 1)
         args.v_cache = as_dl(value[2], "kv_cache[2]", level + 1)
