@@ -77,6 +77,8 @@ works("decode" .. on .. "--dtype fp8e4m3 --lens '3000 1'", "fp8e4m3 to fp8e4m3.*
 
 unusable("decode --trace /nonexistent", "^quire decode: /nonexistent: No such file or directory\n$", "no such trace")
 unusable("decode --batch 0", "%-%-batch: expected an integer of at least 1, got '0'", "no requests")
+unusable("decode --batch -5", "%-%-batch: expected an integer of at least 1, got '%-5'", "fewer than none")
+works("decode" .. on .. "--lens 9 --window -1", "mask +dense\n.*right\n", "a negative number as a value")
 unusable("decode --batch ten", "%-%-batch: expected an integer.*got 'ten'", "no number")
 unusable("decode --lens 3,4", "%-%-lens: expected lengths such as.*got '3,4'", "no lengths")
 unusable("decode --lens 3 --batch 4", "%-%-lens and %-%-batch", "lengths and a number of requests")

@@ -28,9 +28,23 @@ local function build_parser()
     return parser, modules
 end
 
+-- argparse takes "-1" for an option, also where it is an option's value, as in --window -1.
+local function join_negative_numbers(arguments)
+    local joined = {}
+    for _, argument in ipairs(arguments) do
+        local before = joined[#joined]
+        if argument:find "^%-%d" and before and before:find "^%-%-[^=]+$" then
+            joined[#joined] = before .. "=" .. argument
+        else
+            joined[#joined + 1] = argument
+        end
+    end
+    return joined
+end
+
 return function(arguments)
     local parser, modules = build_parser()
-    local ok, options = parser:pparse(arguments)
+    local ok, options = parser:pparse(join_negative_numbers(arguments))
     if not ok then
         io.stderr:write("quire: ", options, "; 'quire --help' and 'quire COMMAND --help' tell what there is\n")
         return UNUSABLE
