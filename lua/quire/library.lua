@@ -42,7 +42,11 @@ end
 local C, path = load()
 library.C = C
 library.path = path
-library.version = ffi.string(C.quire_version())
+local is_quire, version = pcall(function() return ffi.string(C.quire_version()) end)
+if not is_quire then
+    error(("quire: %s is no libquire: %s"):format(path, version:gsub("^[^\n]-%.lua:%d+: ", "")), 0)
+end
+library.version = version
 
 if paths.version ~= library.version then
     error(("quire: this Lua module is of version %s, %s is of version %s"):format(
