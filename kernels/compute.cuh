@@ -138,11 +138,12 @@ __device__ __forceinline__ void mask_scores(float (&s)[T::N_TILES][4], const row
 
 // Weights are relative to acc.max, which is set TOP below the largest score, and raised only when a score exceeds
 // it by LAG, as that takes time: weights stay below 2^LAG.  fp16 is used up to its end, so that it holds weights with
-// all their bits down to 2^-(14 + TOP) of the largest; bf16's largest V must not overflow, which needs weights up to 1.
+// all their bits down to 2^-(14 + TOP) of the largest.  In bf16 the sums of the largest V must not overflow: which those
+// of 2^-LAG keys never do, whatever their scores, and of keys that are alike those of 2^-TOP.
 template <bool BF16>
 constexpr float TOP = BF16 ? -14.0f : 11.0f; // log2 units
 template <bool BF16>
-constexpr float LAG = BF16 ? 0.0f : 15.0f;
+constexpr float LAG = BF16 ? -7.0f : 15.0f;
 
 // Scores to weights, packed as P^T's fragment.
 template <class T, int BLOCKS>

@@ -75,6 +75,7 @@ struct test_case {
     int sm_count;
     bool stable, without_lse;
     bool whole;              /* no item is to be split, though shares of equal length would split some */
+    int low_keys;            /* bf16: V is as large as can be, and so many keys weigh little beside later ones */
 };
 
 /* What the process of a case tells. */
@@ -130,6 +131,28 @@ static void poison(const struct problem *p)
             memset((char *)p->v + page * p->v_page_stride + at * (int64_t)key, 0xff, key);
         }
     free(seen);
+}
+
+/* Scores of 0, of a request's first `low_keys` -9.625: by nearly 14 in log2 units less.  Every V is bf16's largest. */
+static void enlarge(const struct problem *p, int low_keys)
+{
+    enum { ONE = 0x3F80, LOW = 0xC11A, LARGEST = 0x7F7F };
+    const size_t row = (size_t)p->head_dim, page = (size_t)(p->kv_heads * p->page_size) * row;
+
+    for (size_t i = 0; i < (size_t)p->total_q * (size_t)p->q_heads * row; i++)
+        ((uint16_t *)p->query)[i] = i % row == 0 ? ONE : 0;
+    for (int64_t id = 0; id < p->pages; id++)
+        for (size_t i = 0; i < page; i++) {
+            ((uint16_t *)((char *)p->k + id * p->k_page_stride))[i] = 0;
+            ((uint16_t *)((char *)p->v + id * p->v_page_stride))[i] = LARGEST;
+        }
+    for (int b = 0; b < p->batch; b++)
+        for (int i = 0; i < low_keys && i < p->seq_lens[b]; i++)
+            for (int h = 0; h < p->kv_heads; h++) {
+                char *k = (char *)p->k + p->indices[p->indptr[b] + i / p->page_size] * p->k_page_stride;
+
+                ((uint16_t *)k)[(size_t)(h * p->page_size + i % p->page_size) * row] = LOW;
+            }
 }
 
 /* Metadata that the work before a launch has yet to write. */
@@ -189,6 +212,8 @@ static bool run_case(const struct test_case *c, struct outcome *outcome)
         return false;
     }
     snprintf(outcome->kernel, sizeof outcome->kernel, "%s", plan.kernel);
+    if (c->low_keys > 0)
+        enlarge(&p, c->low_keys);
     poison(&p);
     p.workspace = fixture_memory(f, plan.workspace_bytes);
     policy_params(&p, &plan, &params);
@@ -349,8 +374,9 @@ static void check_image(DLDataType dtype, int head_dim)
 
 static void check_special(void)
 {
-    static const int32_t empty[3], none[40], long_head[] = { 3000 }, short_keys[] = { 30, 200, 77, 129, 5, 12 },
-                         long_queries[] = { 1, 100, 4, 17, 5, 112 }, level[] = { 600, 600, 600 },
+    static const int32_t empty[3], none[40], long_head[] = { 3000 }, rising[] = { 192 },
+                         short_keys[] = { 30, 200, 77, 129, 5, 12 }, long_queries[] = { 1, 100, 4, 17, 5, 112 },
+                         level[] = { 600, 600, 600 },
                          unlike_keys[] = { 900, 40, 1300, 0, 300 }, unlike_queries[] = { 100, 1, 64, 0, 33 };
     static int32_t many[400], same[400];
 
@@ -371,6 +397,12 @@ static void check_special(void)
         { .what = "a tree of ranks", .kernels = KERNELS_WGMMA, .sm_count = 5, .window = -1,
           .shape = { .batch = 1, .seq_lens = long_head, .seq_len_q = 3, .q_heads = 16, .kv_heads = 1, .head_dim = 128,
                      .page_size = 16, .dtype = FP16, .out_dtype = FP16 } },
+        { .what = "the largest V", .kernels = KERNELS_TMA, .sm_count = 1, .window = -1, .scale = 1, .low_keys = 64,
+          .shape = { .batch = 1, .seq_lens = rising, .seq_len_q = 1, .q_heads = 4, .kv_heads = 1, .head_dim = 128,
+                     .page_size = 16, .dtype = BF16, .out_dtype = BF16 } },
+        { .what = "the largest V", .kernels = KERNELS_WGMMA, .sm_count = 1, .window = -1, .scale = 1, .low_keys = 64,
+          .shape = { .batch = 1, .seq_lens = rising, .seq_len_q = 5, .q_heads = 8, .kv_heads = 1, .head_dim = 128,
+                     .page_size = 16, .dtype = BF16, .out_dtype = BF16 } },
         { .what = "row tiles of one head in step", .kernels = KERNELS_WGMMA, .sm_count = 3, .mask = QUIRE_MASK_CAUSAL,
           .window = -1,
           .shape = { .batch = 5, .seq_lens = unlike_keys, .q_lens = unlike_queries, .q_heads = 8, .kv_heads = 2,
