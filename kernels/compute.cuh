@@ -160,15 +160,14 @@ __device__ __forceinline__ void softmax(u32 (&w)[BLOCKS][T::N_TILES][2], const f
 #pragma unroll
             for (int b = 1; b < BLOCKS; b++)
                 top[n][j] = fmaxf(top[n][j], fmaxf(s[b][n][j], s[b][n][j + 2]));
-            top[n][j] *= scale;
-            rise |= top[n][j] > acc.max[n][j] + LAG<T::BF16>;
+            rise |= fmaf(top[n][j], scale, -acc.max[n][j]) > LAG<T::BF16>; // rounded as the weight is
         }
     if (__any_sync(0xffffffff, rise)) {
 #pragma unroll
         for (int n = 0; n < T::N_TILES; n++)
 #pragma unroll
             for (int j = 0; j < 2; j++) {
-                float to = top[n][j];
+                float to = top[n][j] * scale;
                 to = fmaxf(to, __shfl_xor_sync(0xffffffff, to, 4));
                 to = fmaxf(to, __shfl_xor_sync(0xffffffff, to, 8));
                 to = fmaxf(to, __shfl_xor_sync(0xffffffff, to, 16));

@@ -148,13 +148,13 @@ __device__ __forceinline__ void group_softmax(group_weights<T> &w, const group_s
             a = fmaxf(a, fmaxf(s.at(block, 0, r * 2), s.at(block, 0, r * 2 + 1)));
             b = fmaxf(b, fmaxf(s.at(block, 1, r * 2), s.at(block, 1, r * 2 + 1)));
         }
-        top[r] = fmaxf(a, b) * scale;
-        rise |= top[r] > acc.max[r] + LAG<T::BF16>;
+        top[r] = fmaxf(a, b);
+        rise |= fmaf(top[r], scale, -acc.max[r]) > LAG<T::BF16>;
     }
     if (__any_sync(0xffffffff, rise)) {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            float to = top[r];
+            float to = top[r] * scale;
             to = fmaxf(to, __shfl_xor_sync(0xffffffff, to, 1));
             to = fmaxf(to, __shfl_xor_sync(0xffffffff, to, 2));
             to = fmaxf(to - TOP<T::BF16>, acc.max[r]);

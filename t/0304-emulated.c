@@ -75,7 +75,7 @@ struct test_case {
     int sm_count;
     bool stable, without_lse;
     bool whole;              /* no item is to be split, though shares of equal length would split some */
-    int low_keys;            /* bf16: V is as large as can be, and so many keys weigh little beside later ones */
+    int low_keys;            /* so many weigh little beside later ones: bf16 with the largest V, fp16 with large scores */
 };
 
 /* What the process of a case tells. */
@@ -133,25 +133,26 @@ static void poison(const struct problem *p)
     free(seen);
 }
 
-/* Scores of 0, of a request's first `low_keys` -9.625: by nearly 14 in log2 units less.  Every V is bf16's largest. */
+/* bf16: scores of 0, of a request's first `low_keys` -9.625, by nearly 14 in log2 units less; every V is the largest.
+ * fp16: scores of 16752640, later ones 4 more, where 32 bits hold the scores but not their log2 units. */
 static void enlarge(const struct problem *p, int low_keys)
 {
-    enum { ONE = 0x3F80, LOW = 0xC11A, LARGEST = 0x7F7F };
-    const size_t row = (size_t)p->head_dim, page = (size_t)(p->kv_heads * p->page_size) * row;
+    const bool bf16 = p->dtype == QUIRE_DTYPE_BF16;
+    const uint16_t query[2] = { bf16 ? 0x3F80 : 0x5C00, bf16 ? 0 : 0x3C00 }, largest_v = 0x7F7F;
+    const uint16_t low[2] = { bf16 ? 0xC11A : 0x7BFD, 0 }, high[2] = { bf16 ? 0 : 0x7BFD, bf16 ? 0 : 0x4400 };
+    const size_t row = (size_t)p->head_dim;
 
     for (size_t i = 0; i < (size_t)p->total_q * (size_t)p->q_heads * row; i++)
-        ((uint16_t *)p->query)[i] = i % row == 0 ? ONE : 0;
-    for (int64_t id = 0; id < p->pages; id++)
-        for (size_t i = 0; i < page; i++) {
-            ((uint16_t *)((char *)p->k + id * p->k_page_stride))[i] = 0;
-            ((uint16_t *)((char *)p->v + id * p->v_page_stride))[i] = LARGEST;
-        }
+        ((uint16_t *)p->query)[i] = i % row < 2 ? query[i % row] : 0;
     for (int b = 0; b < p->batch; b++)
-        for (int i = 0; i < low_keys && i < p->seq_lens[b]; i++)
+        for (int i = 0; i < p->seq_lens[b]; i++)
             for (int h = 0; h < p->kv_heads; h++) {
-                char *k = (char *)p->k + p->indices[p->indptr[b] + i / p->page_size] * p->k_page_stride;
+                const int64_t page = p->indices[p->indptr[b] + i / p->page_size];
+                const size_t at = (size_t)(h * p->page_size + i % p->page_size) * row;
 
-                ((uint16_t *)k)[(size_t)(h * p->page_size + i % p->page_size) * row] = LOW;
+                memcpy((uint16_t *)((char *)p->k + page * p->k_page_stride) + at, i < low_keys ? low : high, sizeof low);
+                for (size_t d = 0; bf16 && d < row; d++)
+                    ((uint16_t *)((char *)p->v + page * p->v_page_stride))[at + d] = largest_v;
             }
 }
 
@@ -403,6 +404,12 @@ static void check_special(void)
         { .what = "the largest V", .kernels = KERNELS_WGMMA, .sm_count = 1, .window = -1, .scale = 1, .low_keys = 64,
           .shape = { .batch = 1, .seq_lens = rising, .seq_len_q = 5, .q_heads = 8, .kv_heads = 1, .head_dim = 128,
                      .page_size = 16, .dtype = BF16, .out_dtype = BF16 } },
+        { .what = "large scores", .kernels = KERNELS_TMA, .sm_count = 1, .window = -1, .scale = 1, .low_keys = 64,
+          .shape = { .batch = 1, .seq_lens = rising, .seq_len_q = 1, .q_heads = 4, .kv_heads = 1, .head_dim = 128,
+                     .page_size = 16, .dtype = FP16, .out_dtype = FP16 } },
+        { .what = "large scores", .kernels = KERNELS_WGMMA, .sm_count = 1, .window = -1, .scale = 1, .low_keys = 64,
+          .shape = { .batch = 1, .seq_lens = rising, .seq_len_q = 5, .q_heads = 8, .kv_heads = 1, .head_dim = 128,
+                     .page_size = 16, .dtype = FP16, .out_dtype = FP16 } },
         { .what = "row tiles of one head in step", .kernels = KERNELS_WGMMA, .sm_count = 3, .mask = QUIRE_MASK_CAUSAL,
           .window = -1,
           .shape = { .batch = 5, .seq_lens = unlike_keys, .q_lens = unlike_queries, .q_heads = 8, .kv_heads = 2,
