@@ -371,20 +371,12 @@ __device__ __forceinline__ void weigh_tile(group_weights<T> &w, group_scores<T> 
         clear_dead_keys<T>(tile, at.v_smem(), boxes, threads);
 }
 
-template <class T>
-__device__ __forceinline__ void hold(group_scores<T> &s)
+template <int M, int N>
+__device__ __forceinline__ void hold(float (&d)[M][N])
 {
 #pragma unroll
-    for (int i = 0; i < group_scores<T>::MATRICES; i++)
-        hold(s.s[i]);
-}
-
-template <class T>
-__device__ __forceinline__ void hold(group_accumulator<T> &acc)
-{
-#pragma unroll
-    for (int part = 0; part < group_accumulator<T>::PARTS; part++)
-        hold(acc.o[part]);
+    for (int i = 0; i < M; i++)
+        hold(d[i]);
 }
 
 template <class T>
@@ -437,7 +429,7 @@ __device__ __forceinline__ void consume_in_groups(const decode_params &p, unsign
             issue_scores<T>(s, q_smem, at.k_smem(), m);
             wgmma_commit();
             wgmma_wait();
-            hold(s);
+            hold(s.s);
             barrier_arrive_warp(at.k_empty(), lane);
             while (!uniform(tile.flags & TILE_LAST)) {
                 const ring_place<T> next = at.next();
@@ -445,8 +437,8 @@ __device__ __forceinline__ void consume_in_groups(const decode_params &p, unsign
                 if (GROUPS == 2)
                     next.wait_for_k();
                 take_turn();
-                hold(s);
-                hold(acc);
+                hold(s.s);
+                hold(acc.o);
                 wgmma_begin();
                 issue_output<T>(acc, w, at.v_smem(), m);
                 if (GROUPS == 1) { // memory is the limit: V does not wait for the next K
@@ -463,8 +455,8 @@ __device__ __forceinline__ void consume_in_groups(const decode_params &p, unsign
                     barrier_arrive_warp(at.empty(), lane);
                 }
                 wgmma_wait();
-                hold(s);
-                hold(acc);
+                hold(s.s);
+                hold(acc.o);
                 if (GROUPS == 2)
                     barrier_arrive_warp(at.empty(), lane);
                 barrier_arrive_warp(next.k_empty(), lane);
@@ -472,13 +464,13 @@ __device__ __forceinline__ void consume_in_groups(const decode_params &p, unsign
             }
             weigh_tile<T>(w, s, acc, at, tile, m, boxes, own, p.scale_log2, threads, lane);
             take_turn();
-            hold(acc);
+            hold(acc.o);
             wgmma_begin();
             issue_output<T>(acc, w, at.v_smem(), m);
             wgmma_commit();
             pass_turn();
             wgmma_wait();
-            hold(acc);
+            hold(acc.o);
             barrier_arrive_warp(at.empty(), lane);
             at = at.next();
             finish_group_item<T>(p, acc, rows, ctl->items[slot], first_row, lane);

@@ -289,11 +289,12 @@ struct cursor {
     int turn;            // how many of its tiles come last instead of first
     u64 item_start;      // of the item in the launch's order, in units
 
+    __device__ __forceinline__ bool dealt() const { return T::IN_STEP && how.dealt; }
     __device__ __forceinline__ int first() const { return first_tile<T>(keys.some, solo); }
     __device__ __forceinline__ int count() const { return tile_count<T>(keys.some, solo); }
     __device__ __forceinline__ int length() const
     {
-        return T::IN_STEP && how.dealt ? DEALT_UNITS : count() * units + how.besides * T::ITEM_UNITS;
+        return dealt() ? DEALT_UNITS : count() * units + how.besides * T::ITEM_UNITS;
     }
     __device__ __forceinline__ u64 item_end() const { return item_start + length(); }
     // The unit that its last tile begins with, and whether that tile is in this share.
@@ -341,7 +342,7 @@ struct cursor {
         tile_end = first() + tiles_before(s.end - item_start);
         turn = 0;
         constexpr int FEW = 16; // tiles, which are likely to be in L2 whatever the order
-        if (T::IN_STEP && !how.dealt && row_tile_count > 1 && tile_end - tile > FEW && tile == first() &&
+        if (T::IN_STEP && !dealt() && row_tile_count > 1 && tile_end - tile > FEW && tile == first() &&
             item_start > s.start && ends())
             turn = static_cast<int>(static_cast<u32>(item_start - s.start) / units % count());
     }
@@ -377,7 +378,7 @@ struct cursor {
         const int group = s.offset < each ? 0 : static_cast<int>(divide(s.offset, each));
         u64 offset = s.offset - group * each;
         rt = 0;
-        if (T::IN_STEP && how.dealt) {
+        if (dealt()) {
             item_start = s.start;
             find_dealt(p, s);
         }
@@ -387,7 +388,7 @@ struct cursor {
                 break;
             offset -= length();
         }
-        if (!(T::IN_STEP && how.dealt))
+        if (!dealt())
             head = group * heads();
         item_start = s.start - offset;
         tile += tiles_before(offset);
@@ -410,7 +411,7 @@ struct cursor {
         if (item_end() >= s.end)
             return false;
         item_start = item_end();
-        if (T::IN_STEP && how.dealt) {
+        if (dealt()) {
             find_dealt(p, s);
         } else if (++rt == row_tile_count) {
             rt = 0;

@@ -218,22 +218,6 @@ __device__ __forceinline__ void finish_swapab_item(const decode_params &p, const
 // ---- the warpgroup ----
 
 template <class T>
-__device__ __forceinline__ void hold(swapab_scores<T> &s)
-{
-#pragma unroll
-    for (int block = 0; block < T::TILE / 64; block++)
-        hold(s[block]);
-}
-
-template <class T>
-__device__ __forceinline__ void hold(swapab_accumulator<T> &acc)
-{
-#pragma unroll
-    for (int part = 0; part < swapab_accumulator<T>::PARTS; part++)
-        hold(acc.o[part]);
-}
-
-template <class T>
 __device__ __forceinline__ void consume_swapped(const decode_params &p, unsigned char *smem, control<T> *ctl)
 {
     const int lane = threadIdx.x % 32, warp = uniform(threadIdx.x / 32);
@@ -256,7 +240,7 @@ __device__ __forceinline__ void consume_swapped(const decode_params &p, unsigned
         swapab_scores<T> s = {}; // not read, but that the compiler does not know
         swapab_operands<T> k, v;
         acc.clear();
-        hold<T>(acc);
+        hold(acc.o);
         // K and V leave the ring as soon as they are in registers
         const auto multiply_keys = [&](const ring_place<T> &place) {
             place.wait_for_k();
@@ -273,24 +257,24 @@ __device__ __forceinline__ void consume_swapped(const decode_params &p, unsigned
         };
         tile_info tile = multiply_keys(at);
         wgmma_wait();
-        hold<T>(s);
+        hold(s);
         while (!uniform(tile.flags & TILE_LAST)) {
             const ring_place<T> next = at.next();
             weigh_keys<T>(acc, s, tile, own, rows, p.scale_log2, warp, lane);
-            hold<T>(acc);
+            hold(acc.o);
             const tile_info next_tile = multiply_keys(next); // first, so that it is done under V's way to registers
             multiply_values(at, tile);
             wgmma_wait();
-            hold<T>(s);
-            hold<T>(acc);
+            hold(s);
+            hold(acc.o);
             at = next;
             tile = next_tile;
         }
         weigh_keys<T>(acc, s, tile, own, rows, p.scale_log2, warp, lane);
-        hold<T>(acc);
+        hold(acc.o);
         multiply_values(at, tile);
         wgmma_wait();
-        hold<T>(acc);
+        hold(acc.o);
         at = at.next();
         finish_swapab_item<T>(p, acc, own, rows, ctl->items[slot], warp, lane);
         final = uniform(ctl->items[slot].final);

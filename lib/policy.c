@@ -52,11 +52,10 @@ static const struct {
     int head_dim, first, last;
 } images[] = { IMAGES(IMAGE) };
 
-/* More rows of a KV head than this go to warpgroups, as measured; where items are few, of which warpgroups take longer,
- * and D is not 128 or a window keeps them short; and of fp8, which takes converting.  Of fp8 those of one
- * item go to keys as M: from fewer rows on where items are few, and where D is 256. */
-enum { WGMMA_ABOVE = 16, WGMMA_ABOVE_FEW = 32, WGMMA_ABOVE_FP8 = 32, SWAPAB_ABOVE = 16, SWAPAB_ABOVE_FEW = 8,
-       SHORT_WINDOW = 512 };
+/* More rows of a KV head than this go to warpgroups, as measured; more where items are few, of which warpgroups take
+ * longer, and D is not 128 or a window keeps them short.  fp8 goes to keys as M first, if one row tile holds all rows:
+ * from fewer rows on where items are few, and where D is 256. */
+enum { WGMMA_ABOVE = 16, WGMMA_ABOVE_FEW = 32, SWAPAB_ABOVE = 16, SWAPAB_ABOVE_FEW = 8, SHORT_WINDOW = 512 };
 
 int policy_variants(void)
 {
@@ -108,8 +107,7 @@ quire_status policy_plan(const struct problem *p, const struct device_limits *d,
     }
     const int64_t rows = (int64_t)p->group * p->seq_len_q;
     const bool brief = p->window_left >= 0 && p->window_left <= SHORT_WINDOW;
-    const int above = p->dtype == QUIRE_DTYPE_FP8E4M3        ? WGMMA_ABOVE_FP8
-                      : few && (p->head_dim != 128 || brief) ? WGMMA_ABOVE_FEW : WGMMA_ABOVE;
+    const int above = few && (p->head_dim != 128 || brief) ? WGMMA_ABOVE_FEW : WGMMA_ABOVE;
     const struct variant *swapab = d->kernels >= KERNELS_WGMMA ? choose(p, family_swapab, d->shared_bytes) : NULL;
     if (swapab && rows > (few || p->head_dim == 256 ? SWAPAB_ABOVE_FEW : SWAPAB_ABOVE) && rows <= swapab->rows) {
         v = swapab;
