@@ -8,7 +8,7 @@
 
 #include "convert.cuh"
 #include "load.cuh"
-#include "many.cuh"
+#include "many_item.cuh"
 #include "merge.cuh"
 #include "swapab_item.cuh"
 #include "variants.h"

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "schedule.cuh"
+#include "wgmma.cuh"
 
 namespace quire {
 
@@ -97,17 +98,28 @@ struct producer {
             rows[r] = describe_row<T>(p, at, r);
         __syncwarp();
         const u32 to = smem_address(smem + T::OFF_Q + slot * T::Q_BYTES);
-        for (int i = lane; i < staged * T::ROW_CHUNKS; i += 32) {
-            const int r = i / T::ROW_CHUNKS, c = i % T::ROW_CHUNKS;
-            const int from = rows[r].out_row;
-            const auto *source = static_cast<const unsigned char *>(p.query) +
-                                 (static_cast<long long>(max(from, 0)) * T::D * T::ELEM_BYTES + c * 16);
-            copy_async_16(to + c / T::PANEL_CHUNKS * (T::Q_ROWS * T::ROW_BYTES) + T::place(r, c % T::PANEL_CHUNKS),
-                          source, from >= 0 ? 16 : 0);
+        constexpr int CHUNKS = T::ROWS * T::ROW_CHUNKS / 32, BATCH = CHUNKS < 4 ? CHUNKS : 4; // of a lane
+        for (int first = lane; first < staged * T::ROW_CHUNKS; first += BATCH * 32) {
+            int from[BATCH];
+#pragma unroll
+            for (int k = 0; k < BATCH; k++)
+                from[k] = rows[(first + k * 32) / T::ROW_CHUNKS].out_row;
+#pragma unroll
+            for (int k = 0; k < BATCH; k++) {
+                const int r = (first + k * 32) / T::ROW_CHUNKS, c = (first + k * 32) % T::ROW_CHUNKS;
+                const auto *source = static_cast<const unsigned char *>(p.query) +
+                                     (static_cast<long long>(max(from[k], 0)) * T::D * T::ELEM_BYTES + c * 16);
+                copy_async_16(to + c / T::PANEL_CHUNKS * (T::Q_ROWS * T::ROW_BYTES) + T::place(r, c % T::PANEL_CHUNKS),
+                              source, from[k] >= 0 ? 16 : 0);
+            }
         }
         barrier_arrive_after_copies(smem_address(&ctl->q_full[slot]));
         if (lane == 0)
             ctl->items[slot] = describe_item<T>(at, mine);
+        if constexpr (T::PAIRS) { // for consumers the fence would come amid their stores, and wait for them
+            wait_for_copies();
+            fence_for_tensor_cores();
+        }
         barrier_arrive_warp(smem_address(&ctl->q_full[slot]), lane);
     }
 

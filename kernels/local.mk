@@ -22,6 +22,7 @@ cuda_headers = \
 	%D%/layout.h \
 	%D%/load.cuh \
 	%D%/many.cuh \
+	%D%/many_item.cuh \
 	%D%/merge.cuh \
 	%D%/params.h \
 	%D%/ptx.cuh \

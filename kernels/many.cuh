@@ -7,7 +7,7 @@
 // the next are issued at once, and waited for once.
 #pragma once
 
-#include "merge.cuh"
+#include "compute.cuh"
 #include "wgmma.cuh"
 
 namespace quire {
@@ -22,6 +22,10 @@ struct group_accumulator {
     float max[2]; // that weights are relative to, log2 units
     float sum[2]; // of this lane's weights
 
+    // The lane's four of columns 8 * j to 8 * j + 7.
+    __device__ __forceinline__ float *vector(int j) { return o[j / (COLUMNS / 8)] + j % (COLUMNS / 8) * 4; }
+    __device__ __forceinline__ const float *vector(int j) const { return o[j / (COLUMNS / 8)] + j % (COLUMNS / 8) * 4; }
+
     __device__ __forceinline__ void clear()
     {
 #pragma unroll
@@ -31,6 +35,31 @@ struct group_accumulator {
                 o[part][i] = 0.0f;
         max[0] = max[1] = -INFINITY;
         sum[0] = sum[1] = 0.0f;
+    }
+
+    __device__ __forceinline__ void add(int j, float4 x, const float (&scale)[2])
+    {
+        float *const to = vector(j);
+        to[0] += x.x * scale[0];
+        to[1] += x.y * scale[0];
+        to[2] += x.z * scale[1];
+        to[3] += x.w * scale[1];
+    }
+
+    // Of the lane's rows, that which it keeps in a slot (below).
+    __device__ __forceinline__ float2 state(int lane) const
+    {
+        return lane % 2 ? make_float2(max[1], sum[1]) : make_float2(max[0], sum[0]);
+    }
+
+    // Of whole rows now.
+    __device__ __forceinline__ void add_lanes()
+    {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            sum[r] += __shfl_xor_sync(0xffffffff, sum[r], 1);
+            sum[r] += __shfl_xor_sync(0xffffffff, sum[r], 2);
+        }
     }
 };
 
@@ -78,9 +107,8 @@ __device__ __forceinline__ tile_matrices matrices_of(box_shape boxes)
     }
 }
 
-// Barriers by their hardware number; 0 is __syncthreads, 1 merge.cuh's.  A group that idles may be an item ahead of the
-// one that works alone, so that one does not meet itself at the barrier of both.
-enum { BARRIER_TURN = 2, BARRIER_DEAD_KEYS = 4, BARRIER_DEAD_KEYS_ALONE = 5 };
+// Barriers by their hardware number; 0 is __syncthreads, 1 merge.cuh's.
+enum { BARRIER_TURN = 2, BARRIER_DEAD_KEYS = 4 };
 
 template <class T>
 __device__ __forceinline__ void issue_scores(group_scores<T> &s, u32 q_smem, u32 k_smem,
@@ -186,148 +214,22 @@ __device__ __forceinline__ void group_softmax(group_weights<T> &w, const group_s
 }
 
 // V of keys that no row sees may be NaN, or whatever was there before, and must not meet a weight of 0.  By the
-// `threads` consumers that work on the item, before any of them multiplies.
+// first warpgroup alone, whose turn to multiply is before the other's: so they need not meet.
 template <class T>
-__device__ __forceinline__ void clear_dead_keys(const tile_info &tile, u32 v_smem, box_shape boxes, int threads)
+__device__ __forceinline__ void clear_dead_keys(const tile_info &tile, u32 v_smem, box_shape boxes)
 {
     constexpr int PANELS = T::D * T::ELEM_BYTES / 128;
     const int shift = T::HALVES ? boxes.shift : log2(T::TILE); // of the rows whose panels follow one another
-    for (int i = threadIdx.x; i < T::TILE * 8; i += threads) {
-        const int r = i / 8, key = tile.key0 + r;
+    const int front = clamp(tile.lo - tile.key0, 0, T::TILE), back = clamp(tile.hi - tile.key0, front, T::TILE);
+    for (int i = threadIdx.x; i < (front + T::TILE - back) * 8; i += 128) {
+        const int r = i / 8 + (i / 8 < front ? 0 : back - front);
         const u32 row = v_smem + (r >> shift << shift) * (PANELS * 128) + (r & ((1 << shift) - 1)) * 128 + i % 8 * 16;
-        if (key < tile.lo || key >= tile.hi)
 #pragma unroll
-            for (int panel = 0; panel < PANELS; panel++)
-                store_16(row + (panel * 128 << shift), make_uint4(0, 0, 0, 0));
+        for (int panel = 0; panel < PANELS; panel++)
+            store_16(row + (panel * 128 << shift), make_uint4(0, 0, 0, 0));
     }
     fence_for_tensor_cores();
-    named_barrier(threads == T::CONSUMERS ? BARRIER_DEAD_KEYS : BARRIER_DEAD_KEYS_ALONE, threads);
-}
-
-// A lane's part of the row that it ends with: its own accumulators are of two rows and pairs of dims; neighbours
-// swap, so that a lane has one row, and of every 8 dims four in a row.
-template <class T>
-struct group_row {
-    static constexpr int VECTORS = T::D / 8;
-    int row;        // of the warp's 16
-    int dim;        // of the first vector; the next ones are 8 further each
-    row_part<VECTORS> part;
-};
-
-template <class T>
-__device__ __forceinline__ void take_row(group_row<T> &mine, const group_accumulator<T> &acc, int lane)
-{
-    using A = group_accumulator<T>;
-    const int t = lane % 4;
-    const bool upper = t & 1; // keeps half 1, gives half 0
-    mine.row = lane / 4 + upper * 8;
-    mine.dim = t / 2 * 4;
-    auto swap = [&](float lower_half, float upper_half) {
-        return __shfl_xor_sync(0xffffffff, upper ? lower_half : upper_half, 1);
-    };
-#pragma unroll
-    for (int j = 0; j < T::D / 8; j++) {
-        const float *o = acc.o[j / (A::COLUMNS / 8)] + j % (A::COLUMNS / 8) * 4;
-        const float x = swap(o[0], o[2]), y = swap(o[1], o[3]);
-        mine.part.o[j] = upper ? make_float4(x, y, o[2], o[3]) : make_float4(o[0], o[1], x, y);
-    }
-    float sum[2];
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        sum[half] = acc.sum[half];
-        sum[half] += __shfl_xor_sync(0xffffffff, sum[half], 1);
-        sum[half] += __shfl_xor_sync(0xffffffff, sum[half], 2);
-    }
-    mine.part.state = make_float2(upper ? acc.max[1] : acc.max[0], upper ? sum[1] : sum[0]);
-}
-
-// A lane's part of a slot of the workspace: a warp's 16 rows are together, its lanes side by side.
-template <class T>
-struct lane_slot {
-    static constexpr int WARP_FLOATS = LAYOUT_SLOT_FLOATS(T::D, 16);
-    float4 *o; // vector j is o[j * 32]
-    float2 *state;
-
-    __device__ __forceinline__ lane_slot(float *partials, int slot, int warp, int lane)
-    {
-        const long long first = static_cast<long long>(slot) * LAYOUT_SLOT_FLOATS(T::D, T::ROWS);
-        float *const mine = partials + first + warp * WARP_FLOATS;
-        o = reinterpret_cast<float4 *>(mine) + lane;
-        state = reinterpret_cast<float2 *>(mine + 16 * T::D) + lane;
-    }
-};
-
-// Adds the partial result at `from` to `mine`, and puts zeros back.  CHUNK vectors are under way at once.
-template <class T>
-__device__ __forceinline__ void gather_row(group_row<T> &mine, const lane_slot<T> &from)
-{
-    constexpr int VECTORS = group_row<T>::VECTORS, CHUNK = VECTORS > 16 ? 4 : VECTORS; // as registers allow
-    float2 theirs;
-    float scale = 1.0f;
-#pragma unroll
-    for (int first = 0; first < VECTORS; first += CHUNK) {
-        float4 other[CHUNK];
-        u32 least; // of all words: 0 until every one has arrived
-        for (;;) {
-            load_relaxed(theirs, from.state, true);
-            least = least_word(theirs);
-#pragma unroll
-            for (int j = 0; j < CHUNK; j++)
-                load_relaxed(other[j], from.o + (first + j) * 32, true);
-#pragma unroll
-            for (int j = 0; j < CHUNK; j++)
-                least = min(least, least_word(other[j]));
-            if (least)
-                break;
-            do // the rest follows soon; to poll all of it would slow down whom we wait for
-                load_relaxed(theirs, from.state, true);
-            while (!least_word(theirs));
-        }
-        if (first == 0) {
-            scale_part(mine.part, fmaxf(mine.part.state.x, theirs.x));
-            scale = rescale(theirs.x, mine.part.state.x);
-            mine.part.state.y += theirs.y * scale;
-        }
-#pragma unroll
-        for (int j = 0; j < CHUNK; j++) {
-            float4 &o = mine.part.o[first + j];
-            o = make_float4(o.x + other[j].x * scale, o.y + other[j].y * scale, o.z + other[j].z * scale,
-                            o.w + other[j].w * scale);
-            from.o[(first + j) * 32] = make_float4(0, 0, 0, 0);
-        }
-    }
-    *from.state = make_float2(0, 0);
-}
-
-// The end of an item for one warp, whose 16 rows begin with `first_row`; as merge.cuh's finish_item.
-template <class T>
-__device__ __forceinline__ void finish_group_item(const decode_params &p, const group_accumulator<T> &acc,
-                                                  const row_info *rows, const item_info &item, int first_row, int lane)
-{
-    if (rows[first_row].out_row < 0)
-        return; // nor has any other CTA results for these rows
-    group_row<T> mine;
-    take_row<T>(mine, acc, lane);
-    const int row = first_row + mine.row;
-    const int rank = item.rank, last_rank = item.last_rank;
-    // As a binary tree: partial results are large here, and a CTA brings in one in about a microsecond.
-#pragma unroll 1
-    for (int step = 1; !(rank & step) && rank + step <= last_rank; step *= 2)
-        gather_row<T>(mine, lane_slot<T>(p.partials, item.share + step, first_row / 16, lane));
-    if (item.rank > 0) {
-        const lane_slot<T> to(p.partials, item.share, first_row / 16, lane);
-#pragma unroll
-        for (int j = 0; j < group_row<T>::VECTORS; j++) {
-            const float4 o = mine.part.o[j];
-            store_relaxed(to.o + j * 32,
-                          make_float4(never_zero(o.x), never_zero(o.y), never_zero(o.z), never_zero(o.w)));
-        }
-        store_relaxed(to.state, make_float2(never_zero(mine.part.state.x), never_zero(mine.part.state.y)));
-    } else if (rows[row].out_row >= 0) {
-#pragma unroll
-        for (int j = 0; j < group_row<T>::VECTORS; j++)
-            store_out<T>(p, rows[row].out_row, mine.dim + j * 8, mine.part.o[j], mine.part.state);
-    }
+    named_barrier(BARRIER_DEAD_KEYS, 128);
 }
 
 // Where a consumer is in the ring.
@@ -357,18 +259,18 @@ struct ring_place {
     }
 };
 
-// From a tile's scores to its weights, and V as the tensor cores may read it.  `threads`: those that do so.
+// From a tile's scores to its weights, and V as the tensor cores may read it.
 template <class T>
 __device__ __forceinline__ void weigh_tile(group_weights<T> &w, group_scores<T> &s, group_accumulator<T> &acc,
                                            const ring_place<T> &at, const tile_info &tile, const tile_matrices &m,
-                                           box_shape boxes, const row_info *rows, float scale, int threads, int lane)
+                                           box_shape boxes, const row_info *rows, float scale, int group, int lane)
 {
     if (tile.flags & TILE_MASKED)
         mask_group_scores<T>(s, m, rows, tile.key0, lane);
     group_softmax<T>(w, s, acc, scale);
     at.wait_for_v();
-    if (!T::CONVERTS && uniform(tile.key0 < tile.lo || tile.key0 + T::TILE > tile.hi))
-        clear_dead_keys<T>(tile, at.v_smem(), boxes, threads);
+    if (!T::CONVERTS && group == 0 && uniform(tile.key0 < tile.lo || tile.key0 + T::TILE > tile.hi))
+        clear_dead_keys<T>(tile, at.v_smem(), boxes);
 }
 
 template <int M, int N>
@@ -377,111 +279,6 @@ __device__ __forceinline__ void hold(float (&d)[M][N])
 #pragma unroll
     for (int i = 0; i < M; i++)
         hold(d[i]);
-}
-
-template <class T>
-__device__ __forceinline__ void consume_in_groups(const decode_params &p, unsigned char *smem, control<T> *ctl)
-{
-    constexpr int GROUPS = T::ROWS / 64;
-    const int lane = threadIdx.x % 32, group = uniform(threadIdx.x / 128), first_row = threadIdx.x / 32 * 16;
-    ring_place<T> at = {smem_address(smem + T::OFF_RING), ctl, 0, 0};
-    int slot = 0;
-    u32 q_phase = 0;
-    if (GROUPS == 2 && group == 1)
-        named_barrier_arrive(BARRIER_TURN, 256); // the first turn is group 0's
-    for (bool final = false; !final;) { // items
-        barrier_wait(smem_address(&ctl->q_full[slot]), q_phase);
-        if (uniform(ctl->items[slot].share < 0))
-            break;
-        fence_for_tensor_cores(); // the query came by ordinary copies
-        const row_info *rows = reinterpret_cast<const row_info *>(smem + T::OFF_ROWS) + slot * T::Q_ROWS;
-        const u32 q_smem = smem_address(smem + T::OFF_Q + slot * T::Q_BYTES) + group * (64 * 128);
-        const bool all_groups = GROUPS == 1 || uniform(rows[64].out_row >= 0);
-        if (!all_groups && group == 1) { // no row of this group's is anybody's
-            for (bool last = false; !last; at = at.next()) {
-                at.wait_for_k();
-                last = at.tile().flags & TILE_LAST;
-                barrier_arrive_warp(at.k_empty(), lane);
-                at.wait_for_v();
-                barrier_arrive_warp(at.empty(), lane);
-            }
-        } else {
-            const box_shape boxes = boxes_of<T>(p, false);
-            const tile_matrices m = matrices_of<T>(boxes);
-            const row_info *own = rows + first_row + lane / 4;
-            const int threads = all_groups ? T::CONSUMERS : 128;
-            const auto take_turn = [&] {
-                if (GROUPS == 2 && all_groups)
-                    named_barrier(BARRIER_TURN + group, 256);
-            };
-            const auto pass_turn = [&] {
-                if (GROUPS == 2 && all_groups)
-                    named_barrier_arrive(BARRIER_TURN + (1 - group), 256);
-            };
-            group_accumulator<T> acc;
-            group_scores<T> s;
-            group_weights<T> w;
-            acc.clear();
-            s = {}; // not read, but that the compiler does not know
-            at.wait_for_k();
-            tile_info tile = at.tile();
-            wgmma_begin();
-            issue_scores<T>(s, q_smem, at.k_smem(), m);
-            wgmma_commit();
-            wgmma_wait();
-            hold(s.s);
-            barrier_arrive_warp(at.k_empty(), lane);
-            while (!uniform(tile.flags & TILE_LAST)) {
-                const ring_place<T> next = at.next();
-                weigh_tile<T>(w, s, acc, at, tile, m, boxes, own, p.scale_log2, threads, lane);
-                if (GROUPS == 2)
-                    next.wait_for_k();
-                take_turn();
-                hold(s.s);
-                hold(acc.o);
-                wgmma_begin();
-                issue_output<T>(acc, w, at.v_smem(), m);
-                if (GROUPS == 1) { // memory is the limit: V does not wait for the next K
-                    wgmma_commit();
-                    next.wait_for_k();
-                    wgmma_begin();
-                }
-                issue_scores<T>(s, q_smem, next.k_smem(), m);
-                wgmma_commit();
-                pass_turn();
-                tile = next.tile();
-                if (GROUPS == 1) {
-                    wgmma_wait<1>();
-                    barrier_arrive_warp(at.empty(), lane);
-                }
-                wgmma_wait();
-                hold(s.s);
-                hold(acc.o);
-                if (GROUPS == 2)
-                    barrier_arrive_warp(at.empty(), lane);
-                barrier_arrive_warp(next.k_empty(), lane);
-                at = next;
-            }
-            weigh_tile<T>(w, s, acc, at, tile, m, boxes, own, p.scale_log2, threads, lane);
-            take_turn();
-            hold(acc.o);
-            wgmma_begin();
-            issue_output<T>(acc, w, at.v_smem(), m);
-            wgmma_commit();
-            pass_turn();
-            wgmma_wait();
-            hold(acc.o);
-            barrier_arrive_warp(at.empty(), lane);
-            at = at.next();
-            finish_group_item<T>(p, acc, rows, ctl->items[slot], first_row, lane);
-        }
-        final = uniform(ctl->items[slot].final);
-        barrier_arrive_warp(smem_address(&ctl->q_empty[slot]), lane);
-        if (++slot == T::Q_SLOTS) {
-            slot = 0;
-            q_phase ^= 1;
-        }
-    }
 }
 
 } // namespace quire

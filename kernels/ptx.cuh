@@ -103,6 +103,9 @@ __device__ __forceinline__ void copy_async_16(u32 to, const void *from, u32 vali
                  : "memory");
 }
 
+// Returns when this thread's copies so far are complete.
+__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
 #if __CUDA_ARCH__ >= 900
 __device__ __forceinline__ void barrier_arrive_expect(u32 bar, u32 bytes)
 {

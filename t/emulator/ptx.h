@@ -39,6 +39,7 @@ inline uint4 load_16(u32 from)
 inline void store_16(u32 to, uint4 v) { std::memcpy(emulator_shared_at(to, 16, 16, "st.shared"), &v, 16); }
 
 inline void copy_async_16(u32 to, const void *from, u32 valid_bytes) { emulator_copy_16(to, from, valid_bytes); }
+inline void wait_for_copies() {} // barriers tell of them too
 
 inline void copy_box(u32 to, const void *map, u32 bar, int slot, int panel, int head, int page, u64)
 {
