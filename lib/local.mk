@@ -38,12 +38,18 @@ libinternal_la_SOURCES = \
 
 # The CPU backend. A kernel_*.c sets its own instruction set, and is empty on other processors.
 libinternal_la_SOURCES += \
+	%D%/cpu/amx.h \
+	%D%/cpu/amx_score.h \
+	%D%/cpu/amx_weigh.h \
 	%D%/cpu/decode.c \
+	%D%/cpu/fp8_avx512.h \
 	%D%/cpu/kernel.h \
 	%D%/cpu/kernel_ahead.h \
+	%D%/cpu/kernel_amx.c \
 	%D%/cpu/kernel_avx2.c \
 	%D%/cpu/kernel_avx512.c \
 	%D%/cpu/kernel_avx512bf16.c \
+	%D%/cpu/kernel_exp2.h \
 	%D%/cpu/kernel_impl.h \
 	%D%/cpu/kernel_neon.c \
 	%D%/cpu/kernel_portable.c \

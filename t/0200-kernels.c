@@ -156,6 +156,92 @@ static void check_subnormal(int rows)
     fixture_free(f);
 }
 
+/* Uniform weights, and V that is the same for every key in each dimension: it comes out as it is, however small or
+ * large, subnormal or not.  An Inf of one key is the sum. */
+static void check_values(int rows, bool infinite)
+{
+    static const int32_t lens[] = {300};
+    static const uint16_t values[] = {0x0001, 0x8040, 0x0080, 0x2000, 0xbf80, 0x5e00, 0xfa00, 0x0000};
+    enum { VALUES = sizeof values / sizeof values[0], D = 64 };
+    struct fixture_shape shape = {.batch = 1, .seq_len_q = 1, .q_heads = rows, .kv_heads = 1, .head_dim = D,
+                                  .page_size = 16, .seq_lens = lens, .dtype = BF16, .out_dtype = BF16, .pair = true};
+    struct fixture *f = fixture_new(&shape);
+    uint16_t *v = f->v.t.data, *out = f->out.t.data;
+    size_t count = tensor_bytes(&f->v) / sizeof *v;
+    int first = infinite ? 3 : 0, last = infinite ? 5 : VALUES, bad = 0; /* beside Inf, none that is special itself */
+
+    for (int i = first; i < last; i++) {
+        for (size_t x = 0; x < count; x++)
+            v[x] = x % D % 3 == 0 ? values[i] : 0;
+        if (infinite)
+            v[((size_t)((int32_t *)f->indices.t.data)[5] * 16 + 3) * D + 9] = 0x7f80;
+        memset(f->query.t.data, 0, tensor_bytes(&f->query));
+        CHECK(quire_decode(&f->args, NULL) == QUIRE_OK, "values: %s", quire_last_error());
+        for (int x = 0; x < rows * D; x++)
+            bad += out[x] != (infinite && x % D == 9 ? 0x7f80 : x % D % 3 == 0 ? values[i] : 0);
+        CHECK(bad == 0, "%d rows, V of %#x%s: %d elements wrong", rows, values[i], infinite ? " and Inf" : "", bad);
+        bad = 0;
+    }
+    fixture_free(f);
+}
+
+/* A small weight of a small V, e^-64 of 2^-40, is a subnormal bf16. */
+static void check_small_product(int rows)
+{
+    static const int32_t two_keys[] = {2};
+    enum { D = 64 };
+    struct fixture_shape shape = {.batch = 1, .seq_len_q = 1, .q_heads = rows, .kv_heads = 1, .head_dim = D,
+                                  .page_size = 16, .seq_lens = two_keys, .dtype = BF16, .out_dtype = BF16,
+                                  .pair = true};
+    struct fixture *f = fixture_new(&shape);
+    size_t first = (size_t)*(int32_t *)f->indices.t.data * 16 * D;
+    uint16_t *k = (uint16_t *)f->k.t.data + first, *v = (uint16_t *)f->v.t.data + first, *out = f->out.t.data;
+    int bad = 0;
+
+    memset(k, 0, 2 * D * sizeof *k);
+    memset(v, 0, D * sizeof *v);
+    k[D] = 0xc280; /* -64 */
+    for (int x = 0; x < D; x++)
+        v[D + x] = 0x2b80;
+    for (int x = 0; x < rows * D; x++)
+        ((uint16_t *)f->query.t.data)[x] = x % D == 0 ? 0x3f80 : 0;
+    f->args.bmm1_scale = 1;
+    CHECK(quire_decode(&f->args, NULL) == QUIRE_OK, "small product: %s", quire_last_error());
+    for (int x = 0; x < rows * D; x++)
+        bad += out[x] != 0x0002; /* 1.6 of the smallest */
+    CHECK(bad == 0, "%d rows: %d small products are not 2^-132, but %#x", rows, bad, out[0]);
+    fixture_free(f);
+}
+
+/* NaN of e4m3 among other keys: as V in its dimension, as K everywhere, and in a row that does not see it nowhere. */
+static void check_fp8_nan(int group, int key, bool of_k)
+{
+    static const int32_t lens[] = {100};
+    enum { D = 64, TOKENS = 2 };
+    struct fixture_shape shape = {.batch = 1, .seq_len_q = TOKENS, .q_heads = 2 * group, .kv_heads = 2, .head_dim = D,
+                                  .page_size = 16, .seq_lens = lens, .dtype = FP8E4M3, .out_dtype = FP16,
+                                  .pair = true};
+    struct fixture *f = fixture_new(&shape);
+    int32_t page = ((int32_t *)f->indices.t.data)[key / 16];
+    uint8_t *cache = of_k ? f->k.t.data : f->v.t.data;
+    uint16_t *out = f->out.t.data;
+    int bad = 0;
+
+    cache[(((size_t)page * 2 + 1) * 16 + (size_t)(key % 16)) * D + 21] = (uint8_t)(key % 2 ? 0xff : 0x7f);
+    f->args.mask_type = QUIRE_MASK_CAUSAL;
+    CHECK(quire_decode(&f->args, NULL) == QUIRE_OK, "NaN: %s", quire_last_error());
+    for (int i = 0; i < TOKENS * 2 * group * D; i++) {
+        int head = i / D % (2 * group), token = i / D / (2 * group);
+        bool seen = head >= group && key <= 100 - TOKENS + token, wanted = seen && (of_k || i % D == 21);
+        bool may = head >= group && !of_k && i % D == 21; /* another token of the same request saw it */
+
+        bad += isnan(fp16_value(out[i])) != wanted && !may;
+        bad += wanted && !isnan(fp16_value(out[i]));
+    }
+    CHECK(bad == 0, "NaN as %s of key %d, group %d: %d elements wrong", of_k ? "K" : "V", key, group, bad);
+    fixture_free(f);
+}
+
 /* ---- processes ------------------------------------------------------------------------------------ */
 
 enum { NOT_OFFERED = 100 };
@@ -184,6 +270,14 @@ static int run_kernel(const char *name)
             check_codes(d, group);
     for (int rows = 2; rows <= 32; rows *= 2)
         check_subnormal(rows);
+    for (int rows = 1; rows <= 32; rows *= 2) {
+        check_values(rows, false);
+        check_values(rows, true);
+        check_small_product(rows);
+        for (int key = 0; key < 100; key += 33)
+            for (int of_k = 0; of_k < 2; of_k++)
+                check_fp8_nan(rows, key, of_k != 0);
+    }
     return wrong < NOT_OFFERED ? wrong : NOT_OFFERED - 1;
 }
 
@@ -201,15 +295,20 @@ static int status_of(const char *name)
 
 int main(void)
 {
-    static const char *const names[] = {"portable", "avx2", "avx512", "avx512bf16", "neon"};
+#ifdef QUIRE_AMX_EMULATED
+    static const char *const names[] = {"amx"};
+#else
+    static const char *const names[] = {"portable", "avx2", "avx512", "avx512bf16", "amx", "neon"};
+#endif
+    enum { NAMES = sizeof names / sizeof names[0] };
 
-    plan(6);
-    for (int i = 0; i < 5; i++) {
+    plan(NAMES + 1);
+    for (int i = 0; i < NAMES; i++) {
         int status;
 
         fflush(stdout);
         status = status_of(names[i]);
-        if (status == NOT_OFFERED && i > 0)
+        if (status == NOT_OFFERED && strcmp(names[i], "portable") != 0)
             skip("%s: this CPU does not have it", names[i]);
         else
             is_int(0, status, "%s: what was wrong", names[i]);

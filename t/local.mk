@@ -74,6 +74,18 @@ fixture = %D%/fixture.c %D%/fixture.h %D%/tap.h
 check_PROGRAMS += %D%/0200-kernels.t %D%/0201-bits.t
 %C%_0200_kernels_t_SOURCES = %D%/0200-kernels.c $(fixture)
 %C%_0201_bits_t_SOURCES    = %D%/0201-bits.c $(fixture)
+# The same with AMX in plain C: the program's own kernel_amx comes before the library's.
+if HAVE_AMX
+check_PROGRAMS += %D%/0202-amx-kernel.t %D%/0203-amx-bits.t
+amx = %D%/amx_emulated.c %D%/amx_emulated.h
+amx_cppflags = $(AM_CPPFLAGS) -I$(srcdir)/%D% -DQUIRE_AMX_EMULATED
+%C%_0202_amx_kernel_t_SOURCES  = %D%/0200-kernels.c $(amx) $(fixture)
+%C%_0202_amx_kernel_t_CPPFLAGS = $(amx_cppflags)
+%C%_0202_amx_kernel_t_LDADD    = libinternal.la
+%C%_0203_amx_bits_t_SOURCES    = %D%/0201-bits.c $(amx) $(fixture)
+%C%_0203_amx_bits_t_CPPFLAGS   = $(amx_cppflags)
+%C%_0203_amx_bits_t_LDADD      = libinternal.la
+endif
 
 # ---- the Lua module and the command -----------------------------------------------------------------
 EXTRA_DIST += %D%/tap.lua %D%/pitfall.lua %D%/cases/decode.csv %D%/data/context.csv %D%/data/blocks.jsonl

@@ -86,8 +86,8 @@ static struct room room_of(const struct problem *p)
     room.partial = partial_floats(room.padded, p->head_dim);
     room.query = align64(sizeof(struct run));
     room.scores = room.query + heads * room.query_floats * sizeof(float);
-    room.staged = room.scores + align64((size_t)room.padded * CHUNK_KEYS * sizeof(float));
-    room.partials = room.staged + (room.padded < 16 ? 0 : STAGED_BYTES);
+    room.staged = room.scores + (size_t)tiled_rows(room.padded) * CHUNK_KEYS * sizeof(float);
+    room.partials = room.staged + TILED_BYTES;
     room.bytes = room.partials + nodes * heads * room.partial * sizeof(float);
     return room;
 }

@@ -17,6 +17,9 @@ enum {
     AHEAD_STREAMS = 4,  /* blocks that are asked for in turn */
     MAX_HEAD_DIM = 256,
     STAGED_BYTES = 2 * PART_BYTES, /* K of a part, converted: of half a part if that is more than one block */
+    /* the same with tiles, and behind them weights, and sums: a float for each row and dimension */
+    TILED_WEIGHT_BYTES = 16384,
+    TILED_BYTES = STAGED_BYTES + TILED_WEIGHT_BYTES + TILE_ROWS * MAX_HEAD_DIM * 4,
     MOST_AHEAD = PART_BYTES / (BLOCK_KEYS * 64) + AHEAD_STREAMS - 1 /* blocks that may be asked for, at most */
 };
 
@@ -29,8 +32,8 @@ struct rows {
     float scale;          /* from dot products to exponents of 2 */
     bool wide_range;      /* set by load_query: values that the bf16 dot instruction would flush */
     void *query;          /* scratch, 64-byte aligned: padded x head_dim floats, twice that for fp8 */
-    float *scores;        /* scratch, likewise: padded x CHUNK_KEYS */
-    void *staged;         /* scratch, likewise: STAGED_BYTES, if there are 16 rows or more */
+    float *scores;        /* scratch, likewise: tiled_rows(padded) x CHUNK_KEYS */
+    void *staged;         /* scratch, likewise: TILED_BYTES */
 };
 
 /* One unit's keys. */
@@ -71,6 +74,12 @@ static inline int padded_rows(int rows)
     return rows % 4 == 3 ? rows + 1 : rows;
 }
 
+/* As many rows as tiles have for so many. */
+static inline int tiled_rows(int padded)
+{
+    return padded <= 4 ? 4 : padded <= 8 ? 8 : padded <= 16 ? 16 : 32;
+}
+
 struct kernel {
     const char *name;
     bool (*available)(void);
@@ -87,6 +96,9 @@ struct kernel {
 extern const struct kernel kernel_portable;
 #ifdef __x86_64__
 extern const struct kernel kernel_avx2, kernel_avx512, kernel_avx512bf16;
+#endif
+#ifdef HAVE_AMX
+extern const struct kernel kernel_amx;
 #endif
 #if defined __aarch64__ && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 extern const struct kernel kernel_neon;

@@ -18,7 +18,7 @@ struct turn {
 };
 
 /* The first rows are in groups of `group`. */
-static struct turn turn_of(const struct rows *rows, int row, int group)
+INLINE struct turn turn_of(const struct rows *rows, int row, int group)
 {
     struct turn turn = {row / group, 0};
 

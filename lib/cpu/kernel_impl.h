@@ -56,6 +56,7 @@ enum {
 #include "cpu/kernel_stage.h"
 #endif
 #include "cpu/kernel_score.h"
+#include "cpu/kernel_exp2.h"
 #include "cpu/kernel_softmax.h"
 #include "cpu/kernel_weigh.h"
 

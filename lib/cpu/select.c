@@ -19,6 +19,9 @@
 
 /* Best first. */
 static const struct kernel *const kernels[] = {
+#ifdef HAVE_AMX
+    &kernel_amx,
+#endif
 #ifdef __x86_64__
     &kernel_avx512bf16, &kernel_avx512, &kernel_avx2,
 #endif
