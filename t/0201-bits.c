@@ -1,5 +1,5 @@
 /* The bits of a CPU decode depend on the request alone: not on the number of threads, the neighbours in the
- * batch, max_seq_len, what the workspace holds, or parallel regions around the call.
+ * batch, max_seq_len, what the workspace and unused slots hold, or parallel regions around the call.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifdef _OPENMP
 #include <omp.h>
@@ -65,6 +65,23 @@ static size_t make_twin(struct fixture *f, const struct fixture_shape *s)
     return at; /* its first query token */
 }
 
+/* NaN behind the last key of each request, in its last page. */
+static void spoil_unused_slots(struct fixture *f, const struct fixture_shape *s)
+{
+    size_t row = (size_t)s->head_dim * (s->dtype.bits / 8), head = (size_t)s->page_size * row;
+
+    for (int b = 0; b < BATCH; b++) {
+        int32_t used = lens[b] % s->page_size, page;
+
+        if (used == 0)
+            continue;
+        page = ((int32_t *)f->indices.t.data)[((int32_t *)f->indptr.t.data)[b] + lens[b] / s->page_size];
+        for (int32_t h = 0; h < 2 * s->kv_heads; h++) /* of K, of V */
+            memset((char *)f->kv.t.data + ((size_t)page * 2 * (size_t)s->kv_heads + (size_t)h) * head +
+                       (size_t)used * row, 0xff, (size_t)(s->page_size - used) * row);
+    }
+}
+
 static void test_shape(const struct fixture_shape *s, quire_mask mask, const char *name)
 {
     struct fixture *f = fixture_new(s);
@@ -81,6 +98,8 @@ static void test_shape(const struct fixture_shape *s, quire_mask mask, const cha
     }
     memset(f->workspace.t.data, 0xff, tensor_bytes(&f->workspace));
     ok(same(f, one, decode(f)), "%s: a workspace of NaN", name);
+    spoil_unused_slots(f, s);
+    ok(same(f, one, decode(f)), "%s: NaN in unused slots", name);
 
     rows = (size_t)(s->q_lens ? s->q_lens[0] : s->seq_len_q) * (size_t)s->q_heads;
     out_row = (size_t)s->head_dim * (s->out_dtype.bits / 8);
@@ -153,7 +172,7 @@ int main(void)
                                   .page_size = 16, .seq_lens = lens, .dtype = BF16, .out_dtype = BF16};
 
     set_threads(7); /* before the library counts them */
-    plan(4 * 10 + 2);
+    plan(4 * 11 + 2);
     test_shape(&shape, QUIRE_MASK_DENSE, "bf16");
     shape.seq_len_q = 5;
     shape.q_heads = 24; /* 60 rows: two tiles */

@@ -168,6 +168,7 @@ static void enter_tile(struct worker *w, const struct tile *tile)
     for (int h = 0; h < w->heads; h++) {
         w->rows[h].rows = tile->rows;
         w->rows[h].padded = padded_rows(tile->rows);
+        w->rows[h].keys = tile->key_end - tile->key_begin;
         if (tile_is_empty(tile))
             continue;
         for (int r = 0; r < tile->rows; r++)

@@ -29,6 +29,7 @@ struct rows {
     quire_dtype dtype, out_dtype;
     int head_dim;
     int rows, padded;
+    int keys;             /* that any of them sees */
     float scale;          /* from dot products to exponents of 2 */
     bool wide_range;      /* set by load_query: values that the bf16 dot instruction would flush */
     void *query;          /* scratch, 64-byte aligned: padded x head_dim floats, twice that for fp8 */

@@ -3,7 +3,8 @@
  * Scores are K Q^T: 16 keys x 32 dimensions are a tile A, bf16 ones as they lie in the cache, and the query, pairs of
  * dimensions side by side, is B.  The weighted sum is P V: pairs of keys are put side by side into B.  fp8 becomes bf16
  * on the way.  A weight is two bf16 numbers, so that 16 of its bits count, as much as anybody's output.
- * fp16 and few rows are left to kernel_avx512bf16; so are merge and finish, whose order of dimensions this kernel keeps.
+ * fp16, few rows and few keys are left to kernel_avx512bf16; so are merge and finish, whose order of dimensions this
+ * kernel keeps.
  *
  * tdpbf16ps takes subnormal numbers for zero.  Queries that this would harm are left to the other kernel, too
  * (wide_range); a chunk of bf16 with such a V is weighed anew without tiles, and so is one whose result is not finite.
@@ -63,8 +64,9 @@ static const uint8_t zeros[2 * MAX_HEAD_DIM] __attribute__((aligned(64)));
 /* Where this kernel is the faster one (doc/cpu.md). */
 static bool takes(const struct rows *rows)
 {
-    return (rows->dtype == QUIRE_DTYPE_FP8E4M3 && rows->padded > 2) ||
-           (rows->dtype == QUIRE_DTYPE_BF16 && rows->padded > 4 && !rows->wide_range);
+    return rows->keys >= PART_KEYS &&
+           ((rows->dtype == QUIRE_DTYPE_FP8E4M3 && rows->padded > 2) ||
+            (rows->dtype == QUIRE_DTYPE_BF16 && rows->padded > 4 && !rows->wide_range));
 }
 
 /* Rows of a group: a vector of scores holds 16 / nr keys. */
