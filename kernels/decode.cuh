@@ -118,7 +118,7 @@ __device__ __forceinline__ void decode(const decode_params &p)
                 barrier_init(smem_address(&ctl->k_empty[i]), T::CONSUMERS / 32 * WARP_ARRIVALS);
         }
         for (int i = 0; i < T::Q_SLOTS; i++) {
-            barrier_init(smem_address(&ctl->q_full[i]), T::CONVERTS ? CONVERTED : COPIED);
+            barrier_init(smem_address(&ctl->q_full[i]), T::CONVERTS ? CONVERTED : T::QUERY_WARPS * COPIED);
             barrier_init(smem_address(&ctl->q_empty[i]), T::CONSUMERS / 32 * WARP_ARRIVALS);
         }
         if constexpr (T::CONVERTS)

@@ -48,7 +48,7 @@ enum { LAYOUT_SWAPAB_WARPS = 4 };
 
 /* consumer warps, and those that produce: a warp or two bring K, as many V, the last of these the query.  Where
  * registers are moved from producers to consumer warpgroups, the producers are a whole warpgroup: a third brings the
- * query, a fourth is idle; or all four bring their quarters of a tile and convert them. */
+ * query, a fourth half of it for row groups; or all four bring their quarters of a tile and convert them. */
 #define LAYOUT_MOVES_REGISTERS(kind, roww) ((kind) == LAYOUT_SWAPAB || ((kind) == LAYOUT_ROW_GROUPS && (roww) == 8))
 #define LAYOUT_THREADS(kind, keyw, roww, copiers) \
     (((keyw) * (roww) + (LAYOUT_MOVES_REGISTERS(kind, roww) ? 4 : 2 * (copiers))) * 32)

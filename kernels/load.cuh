@@ -52,7 +52,7 @@ struct producer {
     control<T> *ctl;
     int lane;
     int warp; // even ones bring K, odd ones V: small pages are limited by how fast a warp issues copies; the last
-              // one brings the query
+              // one or two bring the query
     share mine;
     cursor<T> at;
 
@@ -64,7 +64,7 @@ struct producer {
     page pg; // of the cursor's tile
 
     __device__ __forceinline__ bool brings_v() const { return warp % 2 == 1; }
-    __device__ __forceinline__ bool brings_query() const { return warp == T::PRODUCERS / 32 - 1; }
+    __device__ __forceinline__ bool brings_query() const { return warp >= T::PRODUCERS / 32 - T::QUERY_WARPS; }
     __device__ __forceinline__ bool brings_tiles() const { return warp < 2 * T::COPIERS; }
 
     // Of a tile's boxes a warp takes every COPIERS-th, or where it is solo every page's, with some of the heads.
@@ -93,13 +93,19 @@ struct producer {
     __device__ __forceinline__ void stage_item(int slot)
     {
         row_info *rows = reinterpret_cast<row_info *>(smem + T::OFF_ROWS) + slot * T::Q_ROWS;
-        const int staged = at.heads() * T::ROWS;
-        for (int r = lane; r < staged; r += 32)
+        const int own = T::QUERY_WARPS == 1 ? 0 : T::PRODUCERS / 32 - 1 - warp; // of its rows
+        constexpr int EACH = T::ROWS / T::QUERY_WARPS;
+        u32 begin = own * EACH;
+        if (T::QUERY_WARPS > 1)
+            make_again(begin); // fewer registers than what follows from it
+        const int end = T::QUERY_WARPS == 1 ? at.heads() * T::ROWS : begin + EACH;
+        for (int r = begin + lane; r < end; r += 32)
             rows[r] = describe_row<T>(p, at, r);
         __syncwarp();
         const u32 to = smem_address(smem + T::OFF_Q + slot * T::Q_BYTES);
         constexpr int CHUNKS = T::ROWS * T::ROW_CHUNKS / 32, BATCH = CHUNKS < 4 ? CHUNKS : 4; // of a lane
-        for (int first = lane; first < staged * T::ROW_CHUNKS; first += BATCH * 32) {
+#pragma unroll 1
+        for (int first = begin * T::ROW_CHUNKS + lane; first < end * T::ROW_CHUNKS; first += BATCH * 32) {
             int from[BATCH];
 #pragma unroll
             for (int k = 0; k < BATCH; k++)
@@ -114,7 +120,7 @@ struct producer {
             }
         }
         barrier_arrive_after_copies(smem_address(&ctl->q_full[slot]));
-        if (lane == 0)
+        if (lane == 0 && own == 0)
             ctl->items[slot] = describe_item<T>(at, mine);
         if constexpr (T::PAIRS) { // for consumers the fence would come amid their stores, and wait for them
             wait_for_copies();

@@ -148,16 +148,30 @@ __device__ __forceinline__ void mask_group_scores(group_scores<T> &s, const tile
     for (int r = 0; r < 2; r++) {
         const int2 sees = *reinterpret_cast<const int2 *>(rows + r * 8);
         const int lo = sees.x - first, hi = sees.y - first;
+        if constexpr (T::HALVES) {
 #pragma unroll
-        for (int block = 0; block < T::TILE / 16; block++)
+            for (int block = 0; block < T::TILE / 16; block++)
 #pragma unroll
-            for (int half = 0; half < 2; half++)
+                for (int half = 0; half < 2; half++)
 #pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    const int key = block * m.block_keys + half * m.half_keys + i;
-                    float &score = s.at(block, half, r * 2 + i);
-                    score = key >= lo && key < hi ? score : -INFINITY;
-                }
+                    for (int i = 0; i < 2; i++) {
+                        const int key = block * m.block_keys + half * m.half_keys + i;
+                        float &score = s.at(block, half, r * 2 + i);
+                        score = key >= lo && key < hi ? score : -INFINITY;
+                    }
+        } else { // the lane has two keys of every eight: a bit each, as predicates are made of many bits at once
+            static_assert(T::TILE <= 128);
+            const auto before = [](int x) { // the bits of keys before x
+                x = clamp(x, 0, T::TILE);
+                return static_cast<u32>((u64{1} << (x / 8 * 2 + min(x % 8, 2))) - 1);
+            };
+            const u32 seen = before(hi) & ~before(lo);
+#pragma unroll
+            for (int n = 0; n < T::TILE / 4; n++) {
+                float &score = s.at(n / 4, n / 2 % 2, r * 2 + n % 2);
+                score = seen >> n & 1 ? score : -INFINITY;
+            }
+        }
     }
 }
 

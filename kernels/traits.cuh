@@ -50,7 +50,9 @@ struct traits {
     static constexpr int COPIERS = COPIERS_, SOLO_BOX_HEADS = LAYOUT_SOLO_BOX_HEADS(KEY_WARPS, COPIERS);
     static constexpr int THREADS = LAYOUT_THREADS(KIND_, KEY_WARPS, ROW_WARPS, COPIERS);
     static constexpr bool MOVES_REGISTERS = LAYOUT_MOVES_REGISTERS(KIND_, ROW_WARPS);
-    static constexpr int PRODUCERS = CONVERTS ? LAYOUT_CONVERTERS * 32 : MOVES_REGISTERS ? 96 : 64 * COPIERS; // threads
+    static constexpr int QUERY_WARPS = WGMMA && MOVES_REGISTERS ? 2 : 1; // of the producers, the last ones
+    static constexpr int PRODUCERS = CONVERTS ? LAYOUT_CONVERTERS * 32 // threads
+                                     : MOVES_REGISTERS ? 64 + 32 * QUERY_WARPS : 64 * COPIERS;
     // of each consumer warpgroup, and the producers': together those of a launch's even shares, 3 * 168 or 2 * 128
     static constexpr int CONSUMER_REGISTERS = SWAPAB ? 184 : CONVERTS ? 192 : 208;
     static constexpr int PRODUCER_REGISTERS = SWAPAB ? 72 : CONVERTS ? 120 : 88;
@@ -70,7 +72,7 @@ struct traits {
     // where items are not alike. A warpgroup on its own hides no softmax; where keys are converted, that takes longer.
     static constexpr bool PAIRS = WGMMA && ROWS > 64; // of warpgroups
     static constexpr int UNITS = PAIRS ? 4 : 1, HALF_UNITS = PAIRS && !CONVERTS ? 3 : UNITS;
-    static constexpr int ITEM_UNITS = WGMMA ? 2 * UNITS : 0;
+    static constexpr int ITEM_UNITS = WGMMA ? (PAIRS ? 1 : 2) * UNITS : 0;
     // Whether the row tiles of a head are worked on at the same keys, which are in L2 then: not where converting keys
     // takes longer than bringing them.
     static constexpr bool IN_STEP = PAIRS && !CONVERTS;
