@@ -144,7 +144,7 @@ __device__ __forceinline__ int tile_units(const decode_params &p, const request 
 template <class T>
 __device__ __forceinline__ int besides(const decode_params &p, const request &r)
 {
-    return T::ITEM_UNITS == 0 ? 0 : row_tiles<T>(p, r) * T::ITEM_UNITS;
+    return row_tiles<T>(p, r) * T::ITEM_UNITS;
 }
 
 // A request's items stand in `heads` groups of equal length.

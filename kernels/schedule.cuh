@@ -20,11 +20,12 @@ __device__ __forceinline__ u64 divide(u64 a, u64 b)
     return a >> 32 ? a / b : static_cast<u32>(a) / static_cast<u32>(b);
 }
 
-// Key tiles, mostly of 32 KB, up to which a launch is short, and up to which pieces that are fewer and alike gain more
+// Units, of key tiles of mostly 32 KB, up to which a launch is short, and up to which pieces that are fewer and alike gain more
 // than CTAs without any lose; merging pieces of many rows costs more than those at any length.
-constexpr u64 SHORT_LAUNCH = 9000;
 template <class T>
-constexpr u64 EVEN_LAUNCH = T::ROWS >= 32 ? ~0ull : 20000;
+constexpr u64 SHORT_LAUNCH = u64{9000} * T::UNITS;
+template <class T>
+constexpr u64 EVEN_LAUNCH = T::ROWS >= 32 ? ~u64{0} : u64{20000} * T::UNITS;
 
 // Of an item that is dealt out, whatever its length: more than any has.
 constexpr int DEALT_UNITS = 1 << 30;
@@ -98,7 +99,7 @@ struct share {
 template <class T>
 __device__ __forceinline__ bool join_heads(const decode_params &p, u64 total, u64 longest)
 {
-    return total > SHORT_LAUNCH && longest * T::KEY_WARPS * gridDim.x * 2 <= total * 5;
+    return total > SHORT_LAUNCH<T> && longest * T::KEY_WARPS * gridDim.x * 2 <= total * 5;
 }
 
 // By one warp alone, if there are at most 32 requests: the start of a launch waits for this.  `own`: the
@@ -110,7 +111,7 @@ __device__ __forceinline__ share find_share_alone(const decode_params &p, const 
     share s;
     s.req = clamp_request(p, own);
     s.b = own.index;
-    s.how = {false, T::ITEM_UNITS > 0, false};
+    s.how = {false, true, false};
     u64 mine, before, total;
     const auto count = [&] {
         s.tiles = count_tiles<T>(p, s.req, s.how);
@@ -131,7 +132,7 @@ __device__ __forceinline__ share find_share_alone(const decode_params &p, const 
         }
     };
     count();
-    if (T::SOLO && p.flags & DECODE_HEADS_TOGETHER && total > SHORT_LAUNCH) {
+    if (T::SOLO && p.flags & DECODE_HEADS_TOGETHER && total > SHORT_LAUNCH<T>) {
         s.how.together = join_heads<T>(p, total, __reduce_max_sync(ALL, static_cast<u32>(s.tiles.each)));
         if (s.how.together)
             count();
@@ -142,7 +143,7 @@ __device__ __forceinline__ share find_share_alone(const decode_params &p, const 
         const int heads = __shfl_sync(ALL, s.tiles.heads, 0), length = __shfl_sync(ALL, each, 0);
         alike = __all_sync(ALL, alike && s.tiles.heads == heads && each == length);
     }
-    if (T::ITEM_UNITS > 0 && alike) {
+    if (alike) {
         s.how.besides = false;
         s.tiles.each = each;
         if (mine > 0)
@@ -183,7 +184,7 @@ __device__ __forceinline__ void find_share(const decode_params &p, share *s, u64
     request_tiles tiles = {0, 0};
     int each_alike = 0; // tiles.each with nothing besides
     bool alike = true;  // this thread's requests, to one another
-    counting how = {false, T::ITEM_UNITS > 0, false};
+    counting how = {false, true, false};
     for (int b = first; b < last; b++) {
         req = clamp_request(p, each == 1 ? own : load_request(p, b));
         const request_tiles here = count_tiles<T>(p, req, how);
@@ -219,7 +220,7 @@ __device__ __forceinline__ void find_share(const decode_params &p, share *s, u64
         }
     };
     sum_up();
-    if (T::SOLO && p.flags & DECODE_HEADS_TOGETHER && each == 1 && total > SHORT_LAUNCH) {
+    if (T::SOLO && p.flags & DECODE_HEADS_TOGETHER && each == 1 && total > SHORT_LAUNCH<T>) {
         const u32 longest = __reduce_max_sync(0xffffffff, static_cast<u32>(tiles.each));
         __syncthreads();
         if (lane == 0)
@@ -243,7 +244,7 @@ __device__ __forceinline__ void find_share(const decode_params &p, share *s, u64
     const request_tiles like = {heads, static_cast<int>(words[31])};
     alike &= first == last || (tiles.heads == heads && each_alike == like.each);
     alike = __syncthreads_and(alike);
-    if (T::ITEM_UNITS > 0 && alike) {
+    if (alike) {
         how.besides = false;
         tiles = like;
         mine = (last - first) * like.total();
@@ -394,7 +395,7 @@ struct cursor {
         tile += tiles_before(offset);
         enter_tiles(s);
         look_ahead<true>(p);
-        return T::ITEM_UNITS == 0 || tile < tile_end || next_item<true>(p, s);
+        return tile < tile_end || next_item<true>(p, s);
     }
 
     // To the next tile of the share, if there is one; `fresh`: whether it is an item's first here.

@@ -70,9 +70,10 @@ struct traits {
 
     // schedule.cuh: units of a tile; of one that half of two warpgroups works on; and of an item besides its tiles,
     // where items are not alike. A warpgroup on its own hides no softmax; where keys are converted, that takes longer.
+    // What ends an item is hidden by the loads of the next, but not where the next is of a tile or two.
     static constexpr bool PAIRS = WGMMA && ROWS > 64; // of warpgroups
-    static constexpr int UNITS = PAIRS ? 4 : 1, HALF_UNITS = PAIRS && !CONVERTS ? 3 : UNITS;
-    static constexpr int ITEM_UNITS = WGMMA ? (PAIRS ? 1 : 2) * UNITS : 0;
+    static constexpr int UNITS = 4, HALF_UNITS = PAIRS && !CONVERTS ? 3 : UNITS;
+    static constexpr int ITEM_UNITS = WGMMA ? (PAIRS ? 1 : 2) * UNITS : 3;
     // Whether the row tiles of a head are worked on at the same keys, which are in L2 then: not where converting keys
     // takes longer than bringing them.
     static constexpr bool IN_STEP = PAIRS && !CONVERTS;
