@@ -22,8 +22,11 @@ __device__ __forceinline__ u64 divide(u64 a, u64 b)
 
 // Units, of key tiles of mostly 32 KB, up to which a launch is short, and up to which pieces that are fewer and alike gain more
 // than CTAs without any lose; merging pieces of many rows costs more than those at any length.
+#ifndef QUIRE_SHORT_LAUNCH
+#define QUIRE_SHORT_LAUNCH 9000 // tests have a lower one
+#endif
 template <class T>
-constexpr u64 SHORT_LAUNCH = u64{9000} * T::UNITS;
+constexpr u64 SHORT_LAUNCH = u64{QUIRE_SHORT_LAUNCH} * T::UNITS;
 template <class T>
 constexpr u64 EVEN_LAUNCH = T::ROWS >= 32 ? ~u64{0} : u64{20000} * T::UNITS;
 
@@ -235,6 +238,7 @@ __device__ __forceinline__ void find_share(const decode_params &p, share *s, u64
         if (how.together) {
             if (first < last) {
                 tiles = count_tiles<T>(p, req, how);
+                each_alike = tiles.each - besides<T>(p, req);
                 mine = tiles.total();
             }
             sum_up();

@@ -379,12 +379,14 @@ static void check_special(void)
                          short_keys[] = { 30, 200, 77, 129, 5, 12 }, long_queries[] = { 1, 100, 4, 17, 5, 112 },
                          level[] = { 600, 600, 600 },
                          unlike_keys[] = { 900, 40, 1300, 0, 300 }, unlike_queries[] = { 100, 1, 64, 0, 33 };
-    static int32_t many[400], same[400];
+    static int32_t many[400], same[400], mixed[40];
 
     for (int i = 0; i < 400; i++) {
         many[i] = i * 29 % 41;
         same[i] = 384;
     }
+    for (int i = 0; i < 40; i++)
+        mixed[i] = i % 3 ? 20 + i : 500 + 10 * i;
     const struct test_case cases[] = {
         { .what = "no keys at all", .kernels = KERNELS_TMA, .sm_count = 3, .window = -1,
           .shape = { .batch = 3, .seq_lens = empty, .seq_len_q = 2, .q_heads = 8, .kv_heads = 2, .head_dim = 64,
@@ -447,6 +449,15 @@ static void check_special(void)
         { .what = "solo, 8 KV heads, more requests than lanes", .kernels = KERNELS_TMA, .sm_count = 3, .window = -1,
           .shape = { .batch = 70, .seq_lens = many, .seq_len_q = 1, .q_heads = 8, .kv_heads = 8, .head_dim = 256,
                      .page_size = 16, .dtype = FP16, .out_dtype = FP16, .page_padding = 64 } },
+        { .what = "heads together", .kernels = KERNELS_TMA, .sm_count = 3, .mask = QUIRE_MASK_CAUSAL, .window = -1,
+          .shape = { .batch = 13, .seq_lens = mixed, .seq_len_q = 1, .q_heads = 8, .kv_heads = 4, .head_dim = 128,
+                     .page_size = 16, .dtype = FP16, .out_dtype = FP16 } },
+        { .what = "heads together, more requests than lanes", .kernels = KERNELS_TMA, .sm_count = 3, .window = -1,
+          .shape = { .batch = 40, .seq_lens = mixed, .seq_len_q = 2, .q_heads = 4, .kv_heads = 4, .head_dim = 64,
+                     .page_size = 16, .dtype = FP8E4M3, .out_dtype = FP16 } },
+        { .what = "heads together, more requests than lanes, alike", .kernels = KERNELS_TMA, .sm_count = 3, .window = -1,
+          .shape = { .batch = 40, .seq_lens = same, .seq_len_q = 1, .q_heads = 8, .kv_heads = 4, .head_dim = 128,
+                     .page_size = 16, .dtype = BF16, .out_dtype = BF16 } },
         { .what = "more requests than lanes", .kernels = KERNELS_ASYNC, .sm_count = 7, .window = -1,
           .shape = { .batch = 70, .seq_lens = many, .seq_len_q = 1, .q_heads = 4, .kv_heads = 2, .head_dim = 128,
                      .page_size = 32, .dtype = FP16, .out_dtype = FP16 } },

@@ -128,7 +128,7 @@ endif
 	@$(MKDIR_P) $(@D)
 	$(AM_V_CXX)$(CXX) -x c++ -std=c++17 -O2 -fPIE -fno-exceptions -fno-rtti -fno-threadsafe-statics -Wall -Wextra \
 	  -Wno-unknown-pragmas -Wno-sign-compare -Wno-unused-parameter -Wno-missing-field-initializers -Wno-psabi \
-	  -DQUIRE_EMULATED \
+	  -DQUIRE_EMULATED -DQUIRE_SHORT_LAUNCH=200 \
 	  -I$(srcdir)/%D% -I$(top_srcdir)/kernels -I$(top_srcdir)/lib -I$(top_srcdir) \
 	  $(SANITIZER_CFLAGS) -MD -MP -c -o $@ $<
 AM_V_CXX    = $(am__v_CXX_@AM_V@)
