@@ -223,6 +223,50 @@ __device__ __forceinline__ void leave_part(float *slot, int row, int dim, const 
                       make_float2(never_zero(part.state.x), never_zero(part.state.y)));
 }
 
+// One warp's rows of an item that is nobody else's, of 16-bit elements: transposed by the matrix stores, in a few
+// instructions, as most of the time of short requests goes by here.  `plane`: its own.
+template <class T>
+__device__ __forceinline__ void store_whole(const decode_params &p, accumulator<T> &acc, float *plane,
+                                            const row_info *rows, int lane)
+{
+    static_assert(T::N_TILES == 1 && T::ROWS == 8);
+    constexpr int STRIDE = T::D * 2 + 16, VECTORS = T::D / 8; // of a row: bytes, so that rows begin in other banks
+    const u32 base = smem_address(plane);
+    float scale[2];
+    bool empty[2]; // a row without keys is +0 whatever its sums hold
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        float sum = acc.sum[0][j];
+        sum += __shfl_xor_sync(0xffffffff, sum, 4);
+        sum += __shfl_xor_sync(0xffffffff, sum, 8);
+        sum += __shfl_xor_sync(0xffffffff, sum, 16);
+        empty[j] = sum == 0.0f;
+        scale[j] = p.out_scale / sum;
+        const int out_row = rows[lane % 4 * 2 + j].out_row;
+        if (p.lse && lane < 4 && out_row >= 0)
+            p.lse[out_row] = (acc.max[0][j] + log2f(sum)) * 0.693147180559945309f;
+    }
+    const auto scaled = [&](int m, int i) { return empty[i % 2] ? 0.0f : acc.o[0][m][i] * scale[i % 2]; };
+#pragma unroll
+    for (int m = 0; m < T::D_TILES; m += 2) {
+        u32 r[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            r[i] = pack_16<T::BF16>(scaled(m + i / 2, i % 2 * 2), scaled(m + i / 2, i % 2 * 2 + 1));
+        store_matrix_x4_transposed(base + lane % 8 * STRIDE + (m * 16 + lane / 8 * 8) * 2, r);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int unit = lane; unit < T::ROWS * VECTORS; unit += 32) {
+        const int row = unit / VECTORS, at = unit % VECTORS * 16, out_row = rows[row].out_row;
+        if (out_row >= 0)
+            *reinterpret_cast<uint4 *>(static_cast<unsigned char *>(p.out) +
+                                       (static_cast<long long>(out_row) * T::D * 2 + at)) =
+                load_16(base + row * STRIDE + at);
+    }
+    __syncwarp();
+}
+
 // One warp, whose head of the item is its own; `rows` too.
 template <class T>
 __device__ __forceinline__ void finish_solo(const decode_params &p, accumulator<T> &acc, float *merge,
@@ -231,6 +275,12 @@ __device__ __forceinline__ void finish_solo(const decode_params &p, accumulator<
     constexpr int VECTORS = T::D / 4; // of a row
     float *const plane = merge + key_warp * T::ROWS * T::ACC_STRIDE;
     float *const first_slot = slots_of<T>(p, item.share - item.rank) + key_warp * LAYOUT_SLOT_FLOATS(T::D, T::ROWS);
+    if constexpr (T::SOLO && !T::FP8) {
+        if (item.last_rank == 0) {
+            store_whole<T>(p, acc, plane, rows, lane);
+            return;
+        }
+    }
     store_accumulator<T>(plane, acc, 0, lane);
     __syncwarp();
     const gathering todo = what_to_gather(item);
