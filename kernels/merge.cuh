@@ -223,15 +223,17 @@ __device__ __forceinline__ void leave_part(float *slot, int row, int dim, const 
                       make_float2(never_zero(part.state.x), never_zero(part.state.y)));
 }
 
-// One warp's rows of an item that is nobody else's, of 16-bit elements: transposed by the matrix stores, in a few
-// instructions, as most of the time of short requests goes by here.  `plane`: its own.
+// One warp's rows of an item that is nobody else's: transposed by the matrix stores, in a few instructions, as most of
+// the time of short requests goes by here.  `plane`: its own.
 template <class T>
 __device__ __forceinline__ void store_whole(const decode_params &p, accumulator<T> &acc, float *plane,
                                             const row_info *rows, int lane)
 {
     static_assert(T::N_TILES == 1 && T::ROWS == 8);
-    constexpr int STRIDE = T::D * 2 + 16, VECTORS = T::D / 8; // of a row: bytes, so that rows begin in other banks
+    const bool bytes = T::FP8 && p.flags & DECODE_OUT_FP8;
+    const int row_bytes = bytes ? T::D : T::D * 2, stride = row_bytes + 16; // so that rows begin in other banks
     const u32 base = smem_address(plane);
+    auto *const out = static_cast<unsigned char *>(p.out);
     float scale[2];
     bool empty[2]; // a row without keys is +0 whatever its sums hold
 #pragma unroll
@@ -247,22 +249,49 @@ __device__ __forceinline__ void store_whole(const decode_params &p, accumulator<
             p.lse[out_row] = (acc.max[0][j] + log2f(sum)) * 0.693147180559945309f;
     }
     const auto scaled = [&](int m, int i) { return empty[i % 2] ? 0.0f : acc.o[0][m][i] * scale[i % 2]; };
+    u32 r[4];
+    if (bytes) { // two dims of a row are an element of 16 bits
 #pragma unroll
-    for (int m = 0; m < T::D_TILES; m += 2) {
-        u32 r[4];
+        for (int m = 0; m < T::D_TILES; m += 4) {
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            r[i] = pack_16<T::BF16>(scaled(m + i / 2, i % 2 * 2), scaled(m + i / 2, i % 2 * 2 + 1));
-        store_matrix_x4_transposed(base + lane % 8 * STRIDE + (m * 16 + lane / 8 * 8) * 2, r);
+            for (int i = 0; i < 4; i++)
+                r[i] = pack_e4m3(scaled(m + i, 0), scaled(m + i, 2)) | pack_e4m3(scaled(m + i, 1), scaled(m + i, 3)) << 16;
+            store_matrix_x4_transposed(base + lane % 8 * stride + (m + lane / 8) * 16, r);
+        }
+    } else {
+#pragma unroll
+        for (int m = 0; m < T::D_TILES; m += 2) {
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                r[i] = pack_16<T::BF16>(scaled(m + i / 2, i % 2 * 2), scaled(m + i / 2, i % 2 * 2 + 1));
+            store_matrix_x4_transposed(base + lane % 8 * stride + (m * 2 + lane / 8) * 16, r);
+        }
     }
     __syncwarp();
+    const auto place = [&](int row, int at) { // in `out`, of byte `at` of a row
+        return reinterpret_cast<uint4 *>(out + (static_cast<long long>(rows[row].out_row) * row_bytes + at));
+    };
+    if (T::FP8 && !bytes) { // 32 bytes have the even dims of 16, then the odd ones
+        constexpr int UNITS = T::D / 16;
 #pragma unroll
-    for (int unit = lane; unit < T::ROWS * VECTORS; unit += 32) {
-        const int row = unit / VECTORS, at = unit % VECTORS * 16, out_row = rows[row].out_row;
-        if (out_row >= 0)
-            *reinterpret_cast<uint4 *>(static_cast<unsigned char *>(p.out) +
-                                       (static_cast<long long>(out_row) * T::D * 2 + at)) =
-                load_16(base + row * STRIDE + at);
+        for (int unit = lane; unit < T::ROWS * UNITS; unit += 32) {
+            const int row = unit / UNITS, at = unit % UNITS * 32;
+            if (rows[row].out_row < 0)
+                continue;
+            const uint4 a = load_16(base + row * stride + at), b = load_16(base + row * stride + at + 16);
+            *place(row, at) = {__byte_perm(a.x, b.x, 0x5410), __byte_perm(a.x, b.x, 0x7632),
+                               __byte_perm(a.y, b.y, 0x5410), __byte_perm(a.y, b.y, 0x7632)};
+            *place(row, at + 16) = {__byte_perm(a.z, b.z, 0x5410), __byte_perm(a.z, b.z, 0x7632),
+                                    __byte_perm(a.w, b.w, 0x5410), __byte_perm(a.w, b.w, 0x7632)};
+        }
+    } else {
+        const int vectors = row_bytes / 16;
+#pragma unroll
+        for (int unit = lane; unit < T::ROWS * vectors; unit += 32) {
+            const int row = unit / vectors, at = unit % vectors * 16;
+            if (rows[row].out_row >= 0)
+                *place(row, at) = load_16(base + row * stride + at);
+        }
     }
     __syncwarp();
 }
@@ -275,7 +304,7 @@ __device__ __forceinline__ void finish_solo(const decode_params &p, accumulator<
     constexpr int VECTORS = T::D / 4; // of a row
     float *const plane = merge + key_warp * T::ROWS * T::ACC_STRIDE;
     float *const first_slot = slots_of<T>(p, item.share - item.rank) + key_warp * LAYOUT_SLOT_FLOATS(T::D, T::ROWS);
-    if constexpr (T::SOLO && !T::FP8) {
+    if constexpr (T::SOLO) {
         if (item.last_rank == 0) {
             store_whole<T>(p, acc, plane, rows, lane);
             return;
