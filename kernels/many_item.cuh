@@ -182,18 +182,18 @@ __device__ __forceinline__ void store_rows(const decode_params &p, const group_a
             }
         }
         if (p.lse && t == r && out_row >= 0)
-            p.lse[out_row] = (acc.max[r] + log2f(acc.sum[r])) * 0.693147180559945309f;
+            p.lse[out_row] = lse_of(acc.max[r], acc.sum[r]);
     }
 }
 
 // What the end of an item is told by, for one lane: so that the place among the queries can be left before.
-struct item_end {
+struct item_tail {
     int share, rank, last_rank;
     int out_row[2]; // of the lane's two rows
     bool live;      // some row of the warp's 16 is somebody's
 
     // `rows`: the warp's
-    __device__ __forceinline__ item_end(const item_info &item, const row_info *rows, int lane)
+    __device__ __forceinline__ item_tail(const item_info &item, const row_info *rows, int lane)
         : share(item.share), rank(item.rank), last_rank(item.last_rank),
           out_row{rows[lane / 4].out_row, rows[lane / 4 + 8].out_row}, live(rows[0].out_row >= 0)
     {
@@ -201,7 +201,7 @@ struct item_end {
 };
 
 // The end of an item for one warp, whose 16 rows are the `warp`-th; as merge.cuh's finish_item.  First what other CTAs
-// have left,
+// have left (the item is volatile so that it is read when it is needed: registers are for the results),
 template <class T>
 __device__ __forceinline__ void gather_item(const decode_params &p, group_accumulator<T> &acc,
                                             const volatile item_info &item, const row_info *rows, int warp, int lane)
@@ -217,7 +217,7 @@ __device__ __forceinline__ void gather_item(const decode_params &p, group_accumu
 // and then to where the result belongs.
 template <class T>
 __device__ __forceinline__ void leave_item(const decode_params &p, const group_accumulator<T> &acc,
-                                           const item_end &item, int warp, int lane)
+                                           const item_tail &item, int warp, int lane)
 {
     if (!item.live)
         return;
@@ -323,7 +323,7 @@ __device__ __forceinline__ void consume_in_groups(const decode_params &p, unsign
             at = next;
         }
         // the next query can come; after the last one nothing comes, and what is told of it stays
-        item_end end(item, rows, lane);
+        item_tail end(item, rows, lane);
         barrier_arrive_warp(q.empty(), lane);
         q = q.next();
         take_turn();
@@ -339,7 +339,7 @@ __device__ __forceinline__ void consume_in_groups(const decode_params &p, unsign
         acc.add_lanes();
         if (final) { // only that may go on in other CTAs
             gather_item<T>(p, acc, item, rows, warp, lane);
-            end = item_end(item, rows, lane); // once more: registers are for results
+            end = item_tail(item, rows, lane); // once more: registers are for results
         }
         leave_item<T>(p, acc, end, warp, lane);
     }

@@ -1,6 +1,7 @@
 // merge.cuh - the end of an item: warps' results to one, pieces of a split item to one, and out
 // SPDX-License-Identifier: Apache-2.0
 //
+// An item that lies in one share whole is written at once (store_whole, where warps have a head each).
 // A CTA's share holds at most one item that began in a lower share (its first), and at most one that
 // goes on in a higher one (its last).  For the former it leaves a partial result in its own slot of the
 // workspace; the CTA that holds an item's first piece, rank 0, adds the others' in the order of rank.
@@ -56,6 +57,9 @@ __device__ __forceinline__ void add_part(row_part<N> &into, const row_part<N> &f
     into.state.y += from.state.y * w;
 }
 
+// The natural logarithm of a row's sum of exponentials; -inf without keys.
+__device__ __forceinline__ float lse_of(float max, float sum) { return (max + log2f(sum)) * 0.693147180559945309f; }
+
 __device__ __forceinline__ float never_zero(float x) { return x == 0.0f ? -0.0f : x; }
 
 __device__ __forceinline__ u32 least_word(float2 v) { return min(__float_as_uint(v.x), __float_as_uint(v.y)); }
@@ -101,7 +105,16 @@ __device__ __forceinline__ void store_out(const decode_params &p, int out_row, i
         *reinterpret_cast<uint2 *>(static_cast<unsigned char *>(p.out) + at * 2) =
             make_uint2(pack_16<T::BF16>(o.x, o.y), pack_16<T::BF16>(o.z, o.w));
     if (p.lse && dim == 0)
-        p.lse[out_row] = (state.x + log2f(state.y)) * 0.693147180559945309f;
+        p.lse[out_row] = lse_of(state.x, state.y);
+}
+
+// The weights of a row, of which every lane has those of its keys; rows are those of compute.cuh's accumulators.
+__device__ __forceinline__ float sum_over_keys(float sum)
+{
+    sum += __shfl_xor_sync(0xffffffff, sum, 4);
+    sum += __shfl_xor_sync(0xffffffff, sum, 8);
+    sum += __shfl_xor_sync(0xffffffff, sum, 16);
+    return sum;
 }
 
 // This warp's accumulators, to its plane of the merge area.
@@ -122,10 +135,7 @@ __device__ __forceinline__ void store_accumulator(float *plane, accumulator<T> &
                     row[m * 16 + g] = acc.o[n][m][j];
                     row[m * 16 + g + 8] = acc.o[n][m][j + 2];
                 }
-            float sum = acc.sum[n][j];
-            sum += __shfl_xor_sync(0xffffffff, sum, 4);
-            sum += __shfl_xor_sync(0xffffffff, sum, 8);
-            sum += __shfl_xor_sync(0xffffffff, sum, 16);
+            const float sum = sum_over_keys(acc.sum[n][j]);
             if (g == 0)
                 *reinterpret_cast<float2 *>(row + T::D) = make_float2(acc.max[n][j], sum);
         }
@@ -238,15 +248,12 @@ __device__ __forceinline__ void store_whole(const decode_params &p, accumulator<
     bool empty[2]; // a row without keys is +0 whatever its sums hold
 #pragma unroll
     for (int j = 0; j < 2; j++) {
-        float sum = acc.sum[0][j];
-        sum += __shfl_xor_sync(0xffffffff, sum, 4);
-        sum += __shfl_xor_sync(0xffffffff, sum, 8);
-        sum += __shfl_xor_sync(0xffffffff, sum, 16);
+        const float sum = sum_over_keys(acc.sum[0][j]);
         empty[j] = sum == 0.0f;
         scale[j] = p.out_scale / sum;
         const int out_row = rows[lane % 4 * 2 + j].out_row;
         if (p.lse && lane < 4 && out_row >= 0)
-            p.lse[out_row] = (acc.max[0][j] + log2f(sum)) * 0.693147180559945309f;
+            p.lse[out_row] = lse_of(acc.max[0][j], sum);
     }
     const auto scaled = [&](int m, int i) { return empty[i % 2] ? 0.0f : acc.o[0][m][i] * scale[i % 2]; };
     u32 r[4];
@@ -255,7 +262,8 @@ __device__ __forceinline__ void store_whole(const decode_params &p, accumulator<
         for (int m = 0; m < T::D_TILES; m += 4) {
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                r[i] = pack_e4m3(scaled(m + i, 0), scaled(m + i, 2)) | pack_e4m3(scaled(m + i, 1), scaled(m + i, 3)) << 16;
+                r[i] = pack_e4m3(scaled(m + i, 0), scaled(m + i, 2)) |
+                       pack_e4m3(scaled(m + i, 1), scaled(m + i, 3)) << 16;
             store_matrix_x4_transposed(base + lane % 8 * stride + (m + lane / 8) * 16, r);
         }
     } else {

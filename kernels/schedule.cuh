@@ -20,11 +20,11 @@ __device__ __forceinline__ u64 divide(u64 a, u64 b)
     return a >> 32 ? a / b : static_cast<u32>(a) / static_cast<u32>(b);
 }
 
-// Units, of key tiles of mostly 32 KB, up to which a launch is short, and up to which pieces that are fewer and alike gain more
-// than CTAs without any lose; merging pieces of many rows costs more than those at any length.
 #ifndef QUIRE_SHORT_LAUNCH
-#define QUIRE_SHORT_LAUNCH 9000 // tests have a lower one
+#define QUIRE_SHORT_LAUNCH 9000 // key tiles, mostly of 32 KB; tests have fewer
 #endif
+// Units up to which a launch is short, what items count besides included, and up to which pieces that are fewer and
+// alike gain more than CTAs without any lose; merging pieces of many rows costs more than those at any length.
 template <class T>
 constexpr u64 SHORT_LAUNCH = u64{QUIRE_SHORT_LAUNCH} * T::UNITS;
 template <class T>
@@ -98,7 +98,7 @@ struct share {
 };
 
 // Whether the items of a launch are to be solo, all of them: where it is long, and no item is cut in many
-// pieces then.  `longest`: the most tiles of a head of any request.
+// pieces then.  `longest`: the most units of a head of any request.
 template <class T>
 __device__ __forceinline__ bool join_heads(const decode_params &p, u64 total, u64 longest)
 {

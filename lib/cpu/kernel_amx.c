@@ -72,7 +72,9 @@ static bool takes(const struct rows *rows)
 /* Rows of a group: a vector of scores holds 16 / nr keys. */
 static int group_rows(const struct rows *rows)
 {
-    return rows->padded <= 4 ? 4 : rows->padded <= 8 ? 8 : 16;
+    int all = tiled_rows(rows->padded);
+
+    return all < GROUP_ROWS ? all : GROUP_ROWS;
 }
 
 /* Up to eight rows have the high and the low parts of their weights in one tile. */
