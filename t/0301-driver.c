@@ -306,6 +306,7 @@ static void contexts(void)
     load_fake();
     struct fixture *f = cuda_fixture(1);
     CUcontext primary, own, other;
+    CUstream stream;
 
     primary_context(&primary, 1);
     note(0, quire_decode_prepare(&f->args));
@@ -324,12 +325,25 @@ static void contexts(void)
     report->number[5] = fake_last_launch()->context == primary;
     context_pop(&other);
     report->number[6] = current() == own;
+
+    stream_create(&stream, 0);
+    context_create(&other, 0, 0);
+    note(4, quire_decode(&f->args, stream));
+    note(5, quire_decode_check(&f->args, stream));
+    report->number[7] = fake_last_launch()->context == own && fake_last_launch()->stream == stream;
+    report->number[8] = current() == other;
+    report->number[9] = fake_calls("cuLaunchKernelEx");
+    stream_create(&stream, 0);
+    note(6, quire_decode(&f->args, stream));
+    note(7, quire_decode_check(&f->args, stream));
+    report->number[10] = fake_calls("cuLaunchKernelEx");
+    report->number[11] = current() == other;
 }
 
 static void test_contexts(void)
 {
     run(contexts, "");
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 6; i++)
         ok(report->status[i] == QUIRE_OK, "call %d succeeds", i + 1);
     ok(report->number[1], "without a current context the device's primary one is used");
     ok(report->number[0], "... and none is current afterwards");
@@ -337,6 +351,14 @@ static void test_contexts(void)
     ok(report->number[2], "... and stays current");
     ok(report->number[5], "a context of another device is not");
     ok(report->number[4] && report->number[6], "... and is current again afterwards");
+    ok(report->number[7], "a stream's own context is used, whichever is current");
+    ok(report->number[8], "... and that is current again afterwards");
+    for (int i = 6; i < 8; i++)
+        ok(report->status[i] == QUIRE_ERROR_TYPE &&
+               has(i, "stream: expected one of the tensors' device, cuda:1, got one of cuda:0"),
+           "a stream of another device is refused: %s", report->text[i]);
+    is_int(report->number[9], report->number[10], "... and nothing is launched");
+    ok(report->number[11], "... and what was current is so again");
 }
 
 /* ---- the launch path ------------------------------------------------------------------------------ */
@@ -347,7 +369,8 @@ static void launches(void)
     struct fixture *f = cuda_fixture(0);
     CUstream stream;
     CUcontext context;
-    long before, contexts_before;
+    const char *const finding[] = { "cuCtxGetCurrent", "cuStreamGetCtx", "cuCtxGetDevice" };
+    long before;
 
     context_create(&context, 0, 0);
     stream_create(&stream, 0);
@@ -361,12 +384,14 @@ static void launches(void)
     report->number[4] = fake_last_launch()->shared;
 
     before = fake_all_calls();
-    contexts_before = fake_calls("cuCtxGetCurrent") + fake_calls("cuCtxGetDevice");
+    for (int i = 0; i < 3; i++)
+        before -= fake_calls(finding[i]);
     for (int i = 0; i < 1000 && report->status[1] == QUIRE_OK; i++)
         note(1, quire_decode(&f->args, stream));
     report->number[5] = fake_calls("cuLaunchKernelEx");
-    report->number[6] = fake_all_calls() - before - 1000 -
-                        (fake_calls("cuCtxGetCurrent") + fake_calls("cuCtxGetDevice") - contexts_before);
+    report->number[6] = fake_all_calls() - before - 1000;
+    for (int i = 0; i < 3; i++)
+        report->number[6] -= fake_calls(finding[i]);
 }
 
 static void refused_hook(void)

@@ -16,9 +16,10 @@ gpu.id = tonumber(gpu.device:match "%d+")
 
 -- ---- streams and graphs ------------------------------------------------------------------------------
 
--- A stream, or nil on the CPU, where calls take none and are done when they return.
-function gpu.stream()
-    return not gpu.on_cpu and quire.cuda.stream(gpu.id) or nil
+-- A stream, of the device tested if no other number is given, or nil on the CPU, where calls take none and are done
+-- when they return.
+function gpu.stream(id)
+    return not gpu.on_cpu and quire.cuda.stream(id or gpu.id) or nil
 end
 
 function gpu.sync(stream)
@@ -80,13 +81,14 @@ end
 
 -- All bits of a NaN in every float type.
 function gpu.fill_nan(t)
-    memory.fill(t.pointer, gpu.device, 0xFF, t:bytes())
+    memory.fill(t.pointer, t.device, 0xFF, t:bytes())
     return t
 end
 
 function gpu.workspace(args, bytes)
     bytes = bytes or quire.workspace_size(args)
-    return quire.tensor { shape = { math.max(bytes, 1) }, dtype = "uint8", device = gpu.device }
+    local device = args and args.query.device or gpu.device
+    return quire.tensor { shape = { math.max(bytes, 1) }, dtype = "uint8", device = device }
 end
 
 function gpu.all_zero(t)
@@ -113,8 +115,8 @@ function gpu.fresh(args)
     local query = args.query
     local rows = { unpack(query.shape, 1, query.rank - 1) }
     local own = gpu.with(args, {
-        out = gpu.fill_nan(quire.tensor { shape = query.shape, dtype = args.out.dtype, device = gpu.device }),
-        lse = gpu.fill_nan(quire.tensor { shape = rows, dtype = "fp32", device = gpu.device }),
+        out = gpu.fill_nan(quire.tensor { shape = query.shape, dtype = args.out.dtype, device = query.device }),
+        lse = gpu.fill_nan(quire.tensor { shape = rows, dtype = "fp32", device = query.device }),
     })
     own.workspace_buffer = gpu.workspace(own)
     return own
@@ -158,9 +160,10 @@ function gpu.case(t)
     return case
 end
 
--- quire.decode's arguments for it on the device: out and lse full of NaN, as is all that may not be read.
-function gpu.build(t)
-    return (cases.build(gpu.case(t), gpu.device))
+-- quire.decode's arguments for it, on the device tested if no other is named: out and lse full of NaN, as is all that
+-- may not be read.
+function gpu.build(t, device)
+    return (cases.build(gpu.case(t), device or gpu.device))
 end
 
 -- ---- metadata that changes ---------------------------------------------------------------------------

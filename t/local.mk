@@ -174,6 +174,7 @@ script_tests += \
 	%D%/0312-large.lua \
 	%D%/0313-streams.lua \
 	%D%/0315-host-time.lua \
-	%D%/0316-splits.lua
+	%D%/0316-splits.lua \
+	%D%/0318-devices.lua
 EXTRA_DIST += %D%/foreign.cu %D%/gpu.lua
 CLEANFILES += %D%/foreign.fatbin

@@ -150,7 +150,38 @@ static quire_status primary_context(struct device *device, CUcontext *context)
     return QUIRE_OK;
 }
 
-quire_status device_enter(struct device *device, struct device_scope *scope)
+static int ordinal_of(CUdevice handle)
+{
+    int i = 0;
+
+    while (i < device_total && devices[i].handle != handle)
+        i++;
+    return i;
+}
+
+static quire_status enter_stream(struct device *device, CUstream stream, struct device_scope *scope)
+{
+    const struct driver *driver = device->driver;
+    const CUcontext current = scope->context;
+    CUdevice handle;
+    CUresult result;
+
+    DRIVER_CALL(driver, cuStreamGetCtx, stream, &scope->context);
+    if (scope->context != current) {
+        DRIVER_CALL(driver, cuCtxPushCurrent_v2, scope->context);
+        scope->pushed = true;
+    }
+    result = driver->cuCtxGetDevice(&handle);
+    if (result == CUDA_SUCCESS && handle == device->handle)
+        return QUIRE_OK;
+    device_leave(device, scope);
+    if (result != CUDA_SUCCESS)
+        return driver_fail(driver, result, "cuCtxGetDevice");
+    return quire_fail(QUIRE_ERROR_TYPE, "stream: expected one of the tensors' device, cuda:%d, got one of cuda:%d",
+                      device->ordinal, ordinal_of(handle));
+}
+
+quire_status device_enter(struct device *device, CUstream stream, struct device_scope *scope)
 {
     const struct driver *driver = device->driver;
     CUdevice handle;
@@ -158,6 +189,8 @@ quire_status device_enter(struct device *device, struct device_scope *scope)
 
     DRIVER_CALL(driver, cuCtxGetCurrent, &scope->context);
     scope->pushed = false;
+    if (stream != NULL && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD)
+        return enter_stream(device, stream, scope);
     /* A current context that has been destroyed has no device; it is as good as another device's. */
     if (scope->context && driver->cuCtxGetDevice(&handle) == CUDA_SUCCESS && handle == device->handle)
         return QUIRE_OK;
@@ -292,7 +325,7 @@ quire_status cuda_read_int32(DLDevice where, void *stream, int32_t *host, const 
     quire_status status = device_get(where.device_id, &device);
 
     if (status == QUIRE_OK)
-        status = device_enter(device, &scope);
+        status = device_enter(device, stream, &scope);
     if (status != QUIRE_OK)
         return status;
     /* Waiting for a stream under capture would spoil the capture, so look before touching it. */

@@ -37,14 +37,14 @@ quire_status device_get(int ordinal, struct device **device);
 /* UNSUPPORTED, with what the GPU is and what the library holds, if no kernel was built for it. */
 quire_status device_check(const struct device *device);
 
-/* Makes a context of the device current: the thread's own if it has one of this device, else the
- * primary one. device_leave restores what was current; it follows every device_enter that succeeded.
- * DEVICE. */
+/* Makes the context current that work on `stream` belongs to: the stream's; of a default stream the thread's own if it
+ * has one of this device, else the primary one. device_leave restores what was current; it follows every device_enter
+ * that succeeded. TYPE: a stream of another device, on which the driver would launch. DEVICE. */
 struct device_scope {
     CUcontext context;      /* current between enter and leave */
     bool pushed;
 };
-quire_status device_enter(struct device *device, struct device_scope *scope);
+quire_status device_enter(struct device *device, CUstream stream, struct device_scope *scope);
 void device_leave(struct device *device, const struct device_scope *scope);
 
 /* The kernel of a plan, loaded in the current context and allowed all the dynamic shared memory that the

@@ -48,6 +48,7 @@
         CUtensorMapFloatOOBfill fill))                                                             \
     _(required, cuMemcpyDtoHAsync_v2, (void *host, CUdeviceptr from, size_t bytes,                 \
         CUstream stream))                                                                          \
+    _(required, cuStreamGetCtx, (CUstream stream, CUcontext *context))                             \
     _(required, cuStreamSynchronize, (CUstream stream))                                            \
     _(required, cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus *status))             \
     _(required, cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode *mode))

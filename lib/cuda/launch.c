@@ -106,7 +106,7 @@ quire_status cuda_prepare(const struct problem *p)
     quire_status status = plan_on_device(p, &device, &plan);
 
     if (status == QUIRE_OK)
-        status = device_enter(device, &scope);
+        status = device_enter(device, NULL, &scope);
     if (status != QUIRE_OK)
         return status;
     status = device_kernel(device, &scope, &plan, &kernel);
@@ -192,7 +192,7 @@ quire_status cuda_decode(const struct problem *p, void *stream)
     if (status != QUIRE_OK)
         return status;
     policy_params(p, &plan, &params);
-    status = device_enter(device, &scope);
+    status = device_enter(device, stream, &scope);
     if (status != QUIRE_OK)
         return status;
     if (plan.uses_tensor_maps)
@@ -224,7 +224,7 @@ quire_status cuda_read_blocks(const struct blocks *b, void *stream)
     if (status != QUIRE_OK)
         return status;
     policy_read_plan(&limits, &plan);
-    status = device_enter(device, &scope);
+    status = device_enter(device, stream, &scope);
     if (status != QUIRE_OK)
         return status;
     status = device_kernel(device, &scope, &plan, &kernel);

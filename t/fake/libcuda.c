@@ -563,6 +563,13 @@ EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned flags)
     return CUDA_SUCCESS;
 }
 
+EXPORT CUresult cuStreamGetCtx(CUstream stream, CUcontext *context)
+{
+    BEGIN("cuStreamGetCtx");
+    *context = stream->context;
+    return CUDA_SUCCESS;
+}
+
 EXPORT CUresult cuStreamDestroy_v2(CUstream stream)
 {
     BEGIN("cuStreamDestroy_v2");
