@@ -175,6 +175,15 @@ raises(function() here:slice(0, 1) end, "slice: expected.*got 1 and nil", "a sli
 raises(function() here:set("7", 0, 0) end, "set: expected a number, got string", "an element that is no number")
 raises(function() here:same_bits(7) end, "same_bits: expected a tensor", "bits of what is no tensor")
 raises(function() quire.from_dlpack(7) end, "from_dlpack: expected a DLTensor, got number", "what is no DLTensor")
+for _, x in ipairs { 1.5, 2 ^ 31, -2 ^ 31 - 1, 0 / 0, math.huge } do
+    local words = ("int32: expected a whole number from -2147483648 to 2147483647, got %s"):format(tostring(x))
+        :gsub("%p", "%%%0")
+    raises(function() quire.tensor { { x }, dtype = "int32" } end, words, "an int32 of %s", tostring(x))
+    raises(function() quire.tensor { shape = { 1 }, dtype = "int32" }:set(x, 0) end, words, "... set")
+end
+raises(function() quire.tensor { shape = { 1 }, dtype = "uint8" }:fill(256) end, "uint8: expected a whole number from 0",
+    "a byte of 256")
+is(quire.tensor { { 2 ^ 31 - 1, -2 ^ 31 }, dtype = "int32" }:get(1), -2 ^ 31, "the ends of int32 are numbers of it")
 raises(function() here.dype = 1 end, "has no field 'dype'", "a field that tensors do not have")
 raises(function() padded:view { 24 } end, "compact", "a view of padded memory in another shape")
 raises(function() quire.compare(a, many) end, "one shape", "a comparison of two shapes")

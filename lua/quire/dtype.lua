@@ -89,6 +89,18 @@ local function identity(x)
     return x
 end
 
+-- What is stored for a number in an integer type: nothing that would be another number.
+local function whole(name, lowest, highest)
+    return function(x)
+        local number = tonumber(x)
+        if not (number and number % 1 == 0 and number >= lowest and number <= highest) then
+            error(("tensor: %s: expected a whole number from %d to %d, got %s"):format(name, lowest, highest,
+                tostring(x)), 0)
+        end
+        return number
+    end
+end
+
 local function add(name, code, bits, ctype, from_number, to_number)
     dtype[name] = {
         name = name,
@@ -108,10 +120,10 @@ add("bf16", C.QUIRE_CODE_BFLOAT, 16, "uint16_t", small_float(7, 127, 0x8000, 0x7
 add("fp8e4m3", C.QUIRE_CODE_FP8E4M3, 8, "uint8_t", small_float(3, 7, 0x80, 0x7F, nil, 0x7E))
 add("fp32", C.QUIRE_CODE_FLOAT, 32, "float")
 add("fp64", C.QUIRE_CODE_FLOAT, 64, "double")
-add("int8", C.QUIRE_CODE_INT, 8, "int8_t")
-add("int32", C.QUIRE_CODE_INT, 32, "int32_t")
+add("int8", C.QUIRE_CODE_INT, 8, "int8_t", whole("int8", -2 ^ 7, 2 ^ 7 - 1))
+add("int32", C.QUIRE_CODE_INT, 32, "int32_t", whole("int32", -2 ^ 31, 2 ^ 31 - 1))
 add("int64", C.QUIRE_CODE_INT, 64, "int64_t", nil, tonumber) -- refused as metadata; others' tensors have it
-add("uint8", C.QUIRE_CODE_UINT, 8, "uint8_t")
+add("uint8", C.QUIRE_CODE_UINT, 8, "uint8_t", whole("uint8", 0, 2 ^ 8 - 1))
 
 -- The description of a type by its name; raises as seen from `level` callers above.
 local function get(name, level)
