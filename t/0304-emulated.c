@@ -76,12 +76,15 @@ struct test_case {
     bool stable, without_lse;
     bool whole;              /* no item is to be split, though shares of equal length would split some */
     int low_keys;            /* so many weigh little beside later ones: bf16 with the largest V, fp16 with large scores */
+    int busiest, idlest;     /* at most so many percent of the mean the busiest CTA may bring, and the idlest one of what
+                                the busiest does; 0: any */
 };
 
 /* What the process of a case tells. */
 struct outcome {
     char kernel[64];
     bool right, split;
+    int busiest, idlest;
 };
 
 /* As lib/cuda/tensor_map.c. */
@@ -230,6 +233,10 @@ static bool run_case(const struct test_case *c, struct outcome *outcome)
 
     emulator_run(&launch);
     outcome->split = launch.words_passed > 0;
+    if (launch.all_bytes > 0) {
+        outcome->busiest = (int)(launch.most_bytes * plan.grid * 100 / launch.all_bytes);
+        outcome->idlest = (int)(launch.least_bytes * 100 / launch.most_bytes);
+    }
     if (quire_decode_verify(&f->args, &v) != QUIRE_OK) {
         diag("%s", quire_last_error());
         return false;
@@ -301,6 +308,12 @@ static bool check_case(const struct test_case *c)
        c->sm_count, outcome->split ? ", split" : "");
     if (c->whole)
         ok(right && !outcome->split, "... and no item is split");
+    if (c->busiest)
+        ok(right && outcome->busiest <= c->busiest, "... and the busiest CTA brings %d%% of the mean, of %d%% at most",
+           outcome->busiest, c->busiest);
+    if (c->idlest)
+        ok(right && outcome->idlest <= c->idlest, "... and the idlest %d%% of that, of %d%% at most", outcome->idlest,
+           c->idlest);
     if (right)
         *(outcome->split ? &find_kernel(outcome->kernel)->split : &find_kernel(outcome->kernel)->whole) = true;
     return !right || outcome->split;
@@ -369,6 +382,46 @@ static void check_image(DLDataType dtype, int head_dim)
         c.shape.seq_lens = split ? one_long : one_tile;
         vary(&c);
         c.window = -1;
+        check_case(&c);
+    }
+}
+
+/* One long request among short ones: it does not set the time of the batch, and CTAs with short ones get fewer bytes,
+ * as items take time besides. */
+static void check_balance(void)
+{
+    static int32_t keys[40], fp8_keys[40], tokens[40], few[12], few_tokens[12];
+
+    for (int i = 0; i < 40; i++) { /* short ones are a whole tile */
+        keys[i] = i == 13 ? 5000 : 128;
+        fp8_keys[i] = i == 13 ? 9000 : 256;
+        tokens[i] = i % 2;
+    }
+    for (int i = 0; i < 12; i++) {
+        few[i] = i == 7 ? 4000 : 128;
+        few_tokens[i] = i == 7 ? 20 : 1 + i % 3;
+    }
+    const struct test_case cases[] = {
+        { .kernels = KERNELS_TMA, .sm_count = 5, .window = -1, .busiest = 150, .idlest = 62,
+          .shape = { .batch = 40, .seq_lens = keys, .seq_len_q = 1, .q_heads = 8, .kv_heads = 2, .head_dim = 64,
+                     .page_size = 16, .dtype = BF16, .out_dtype = BF16 } },
+        { .kernels = KERNELS_TMA, .sm_count = 5, .window = -1, .busiest = 150, .idlest = 62,
+          .shape = { .batch = 40, .seq_lens = fp8_keys, .q_lens = tokens, .q_heads = 8, .kv_heads = 8, .head_dim = 64,
+                     .page_size = 16, .dtype = FP8E4M3, .out_dtype = FP16 } },
+        { .kernels = KERNELS_TMA, .sm_count = 5, .mask = QUIRE_MASK_CAUSAL, .window = 3000, .busiest = 150, .idlest = 62,
+          .shape = { .batch = 12, .seq_lens = few, .seq_len_q = 2, .q_heads = 16, .kv_heads = 2, .head_dim = 64,
+                     .page_size = 16, .dtype = FP16, .out_dtype = FP16 } },
+        { .kernels = KERNELS_WGMMA, .sm_count = 5, .mask = QUIRE_MASK_CAUSAL, .window = -1, .busiest = 150, .idlest = 62,
+          .shape = { .batch = 12, .seq_lens = few, .q_lens = few_tokens, .q_heads = 16, .kv_heads = 2, .head_dim = 64,
+                     .page_size = 64, .dtype = BF16, .out_dtype = BF16 } },
+        { .kernels = KERNELS_ASYNC, .sm_count = 5, .window = -1, .busiest = 150, .idlest = 62,
+          .shape = { .batch = 12, .seq_lens = few, .seq_len_q = 1, .q_heads = 8, .kv_heads = 2, .head_dim = 64,
+                     .page_size = 32, .dtype = BF16, .out_dtype = BF16 } },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct test_case c = cases[i];
+
+        c.what = "one long request among short ones";
         check_case(&c);
     }
 }
@@ -494,6 +547,7 @@ int main(void)
         check_image(BF16, head_dim);
         check_image(FP8E4M3, head_dim);
     }
+    check_balance();
     check_special();
     for (int i = 0; i < KERNELS; i++)
         if (!kernels[i].whole || !kernels[i].split) {

@@ -51,6 +51,7 @@ struct emulator_cta {
     unsigned char *region, *shared; /* the region's end is the shared memory's, and before a page without access */
     struct copy *copies;
     int n_copies, copies_room;
+    int64_t copied;          /* bytes */
 };
 
 struct emulator_thread *emulator_self;
@@ -299,6 +300,7 @@ void emulator_copy_box(uint32_t to, const void *map, uint32_t bar, const int at[
     c = new_copy();
     *c = (struct copy){.kind = COPY_BOX, .to = to, .bar = bar, .from = map};
     memcpy(c->at, at, sizeof c->at);
+    emulator_self->cta->copied += box_bytes(map);
 }
 
 void emulator_copy_16(uint32_t to, const void *from, uint32_t valid_bytes)
@@ -307,6 +309,7 @@ void emulator_copy_16(uint32_t to, const void *from, uint32_t valid_bytes)
     if ((uintptr_t)from % 16 != 0 || valid_bytes > 16)
         emulator_fail("cp.async of %u bytes from %p", valid_bytes, from);
     *new_copy() = (struct copy){.kind = COPY_16, .to = to, .from = from, .bytes = valid_bytes};
+    emulator_self->cta->copied += valid_bytes;
 }
 
 void emulator_arrive_after_copies(uint32_t bar)
@@ -427,6 +430,7 @@ static void start_cta(struct emulator_cta *cta, int block)
     memset(cta->region, FILL, region_bytes());
     cta->live = true;
     cta->threads_left = launch->threads;
+    cta->copied = 0;
     memset(cta->named, 0, sizeof cta->named);
     for (int i = 0; i < launch->threads; i++) {
         struct emulator_thread *t = &cta->threads[i];
@@ -454,6 +458,9 @@ static void end_cta(struct emulator_cta *cta)
         if (*p != FILL)
             emulator_fail("CTA %u wrote %td bytes before its shared memory", cta->threads[0].block.x, aligned - p);
     cta->live = false;
+    launch->all_bytes += cta->copied;
+    launch->most_bytes = cta->copied > launch->most_bytes ? cta->copied : launch->most_bytes;
+    launch->least_bytes = cta->copied < launch->least_bytes ? cta->copied : launch->least_bytes;
 }
 
 static void take_turns(struct emulator_cta *cta)
@@ -510,7 +517,8 @@ void emulator_run(struct emulator_launch *l)
     int dispatched = 0, ended = 0, idle = 0;
 
     launch = l;
-    l->words_passed = 0;
+    l->words_passed = l->all_bytes = l->most_bytes = 0;
+    l->least_bytes = INT64_MAX;
     previous_done = false;
     if (l->shared_bytes % 16 != 0 || l->threads % 32 != 0 || l->threads < 32 || l->threads > 1024)
         emulator_fail("a launch of %d threads with %zu bytes of shared memory", l->threads, l->shared_bytes);

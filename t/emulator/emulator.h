@@ -111,6 +111,7 @@ struct emulator_launch {
     void (*previous)(void *context); /* work that the launch follows, done when the first thread waits for it */
     void *context;
     int64_t words_passed;    /* result: stores meant for other CTAs */
+    int64_t all_bytes, most_bytes, least_bytes; /* result: copied by all CTAs, by the busiest, by the idlest */
 };
 
 /* Runs the launch; ends the process with a diagnostic where it goes wrong, also where no thread can go on. */
