@@ -176,7 +176,7 @@ static void check_subnormal(int rows, const int32_t *keys)
 static void check_values(int rows, bool infinite)
 {
     static const int32_t lens[] = {300};
-    static const uint16_t values[] = {0x0001, 0x8040, 0x0080, 0x2000, 0xbf80, 0x5e00, 0xfa00, 0x0000};
+    static const uint16_t values[] = {0x0001, 0x8040, 0x0080, 0x2000, 0xbf80, 0x5e00, 0xfa00, 0x0000, 0x7f7f, 0xff7f};
     enum { VALUES = sizeof values / sizeof values[0], D = 64 };
     struct fixture_shape shape = {.batch = 1, .seq_len_q = 1, .q_heads = rows, .kv_heads = 1, .head_dim = D,
                                   .page_size = 16, .seq_lens = lens, .dtype = BF16, .out_dtype = BF16, .pair = true};

@@ -107,7 +107,8 @@ script_tests += \
 	%D%/0602-pitfall-heads.lua \
 	%D%/0603-pitfall-masks.lua \
 	%D%/0604-pitfall-workspace.lua \
-	%D%/0605-pitfall-limits.lua
+	%D%/0605-pitfall-limits.lua \
+	%D%/0606-pitfall-range.lua
 
 # ---- the CUDA kernels on the CPU --------------------------------------------------------------------
 # The same .cu files, compiled as C++ with t/emulator's headers; of the C++ library nothing is needed. Without

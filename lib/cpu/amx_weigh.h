@@ -277,8 +277,8 @@ INLINE void stage_and_weigh(const int nr, const bool is_fp8, const struct values
     }
 }
 
-/* One row's sums out of the tiles'; whether all are finite. */
-INLINE bool take_sums(const int nr, size_t d, const float *sums, const bool lifted, float *out)
+/* One row's sums, times a factor, out of the tiles'; whether all are finite. */
+INLINE bool take_sums(const int nr, size_t d, const float *sums, float factor, float *out)
 {
     __mmask16 special = 0;
 
@@ -287,18 +287,19 @@ INLINE bool take_sums(const int nr, size_t d, const float *sums, const bool lift
 
         if (nr < 16)
             sum = v_add(sum, v_load(sums + (size_t)nr * d + x));
-        if (lifted)
-            sum = v_mul(sum, v_set1(1 / LIFT));
+        sum = v_mul(sum, v_set1(factor));
         special |= _mm512_fpclass_ps_mask(sum, 0x99); /* NaN, infinities */
         v_store(out + x, sum);
     }
     return special == 0;
 }
 
-/* The weighted sum without tiles, for values of bf16 that they cannot take; row by row, and only of keys it sees. */
-static void weigh_exactly(const int nr, const struct rows *rows, const struct chunk *chunk, float *partial)
+/* The weighted sum without tiles, for values of bf16 that they cannot take; row by row, and only of keys it sees.
+ * Weights are multiplied by `scale`.  Returns whether all sums are finite. */
+static bool weigh_exactly(const int nr, const struct rows *rows, const struct chunk *chunk, float scale, float *partial)
 {
     size_t d = (size_t)rows->head_dim;
+    bool finite = true;
 
     for (int r = 0; r < rows->rows; r++) {
         int begin = chunk->row_begin != NULL ? chunk->row_begin[r] : chunk->begin;
@@ -309,7 +310,7 @@ static void weigh_exactly(const int nr, const struct rows *rows, const struct ch
         memset(out, 0, d * sizeof *out);
         for (int key = begin; key < end; key++) {
             const char *row = chunk->memory[chunk->blocks + key / BLOCK_KEYS] + (size_t)(key % BLOCK_KEYS) * d * 2;
-            vec weight = v_set1(weights[key * nr]), even, odd;
+            vec weight = v_set1(weights[key * nr] * scale), even, odd;
 
             for (size_t x = 0; x < d; x += 2 * LANES) {
                 v_pair_bf16(row + 2 * x, &even, &odd);
@@ -317,5 +318,7 @@ static void weigh_exactly(const int nr, const struct rows *rows, const struct ch
                 v_store(out + x + LANES, v_fma(odd, weight, v_load(out + x + LANES)));
             }
         }
+        finite &= take_sums(GROUP_ROWS, d, out, 1 / (scale * partial_unit(rows, partial_sum(partial, rows)[r])), out);
     }
+    return finite;
 }

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "cpu/plan.h"
+#include "cpu/round.h"
 
 enum {
     PART_BYTES = 8192,  /* of K or V in use, and how far before its use memory is asked for: they fit the L1 cache */
@@ -51,8 +52,9 @@ struct chunk {
     const int *row_begin, *row_end;
 };
 
-/* A partial result of a tile: out[padded][head_dim], unnormalised and in the order in which the kernel
- * keeps dimensions, then max[padded] of the dot products and sum[padded] of the weights. */
+/* A partial result of a tile: out[padded][head_dim], the weighted sum of V in units of partial_unit and in the order in
+ * which the kernel keeps dimensions, then max[padded] of the dot products and sum[padded] of the weights, of which the
+ * largest is 1. */
 static inline size_t partial_floats(int padded, int head_dim)
 {
     size_t floats = (size_t)padded * ((size_t)head_dim + 2);
@@ -69,6 +71,21 @@ static inline float *partial_sum(float *partial, const struct rows *rows)
 {
     return partial_max(partial, rows) + rows->padded;
 }
+
+/* The largest bf16 numbers, of which two are beyond float32, are why out has a unit: the power of two above the sum of
+ * the weights, so that out is below the largest V whatever the number of keys.  As it follows the sum, out is also no
+ * smaller than half a mean of V, and nothing is lost at the other end, where V is subnormal.  A power of two moves no bit
+ * of anything between.  Other types are far from both ends. */
+static inline float partial_unit(const struct rows *rows, float sum)
+{
+    if (rows->dtype != QUIRE_DTYPE_BF16 || !(sum >= 1)) /* 0: no key; NaN */
+        return 1;
+    return 2 * float_of_bits(float_bits(sum) & 0x7f800000);
+}
+
+/* The sum is not known before the last key.  So weights are as they are, at most 1, which suits small V, and where a
+ * chunk's sums are not finite they are multiplied by this, and V is weighed anew: then their sum is at most 1. */
+#define LOWERED (1.0f / CHUNK_KEYS)
 
 static inline int padded_rows(int rows)
 {

@@ -209,12 +209,14 @@ INLINE void chunk_of(const int nr, const bool is_fp8, const struct rows *rows, c
         v_store(lanes, sum);
         for (int r = 0; r < nr && first + r < rows->padded; r++) {
             partial_sum(partial, rows)[first + r] = lanes[r];
-            plain &= take_sums(nr, d, sums + (size_t)g * sums_floats + (size_t)r * d, !is_fp8,
+            plain &= take_sums(nr, d, sums + (size_t)g * sums_floats + (size_t)r * d,
+                               1 / ((is_fp8 ? 1 : LIFT) * partial_unit(rows, lanes[r])),
                                partial + (size_t)(first + r) * d);
         }
     }
-    if (!is_fp8 && (!plain || _mm512_cmplt_epu16_mask(smallest, _mm512_set1_epi16(0xff)) != 0))
-        weigh_exactly(nr, rows, chunk, partial);
+    if (!is_fp8 && (!plain || _mm512_cmplt_epu16_mask(smallest, _mm512_set1_epi16(0xff)) != 0) &&
+        !weigh_exactly(nr, rows, chunk, 1, partial))
+        weigh_exactly(nr, rows, chunk, LOWERED, partial);
 }
 
 /* Functions of their own: each gets all registers. */

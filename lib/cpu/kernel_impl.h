@@ -190,6 +190,14 @@ static void end_weights(const struct rows *rows, const struct softmax *softmax, 
     FOR_GROUPS(END_WEIGHTS);
 }
 
+static void lower_weights(const struct rows *rows, const struct chunk *chunk)
+{
+    int row = 0;
+
+#define LOWER_WEIGHTS(nr) lower_weights_of(nr, rows, row, chunk)
+    FOR_GROUPS(LOWER_WEIGHTS);
+}
+
 static void weigh_part(const struct rows *rows, const struct chunk *chunk, int begin, int end, float *partial)
 {
     int row = 0;
@@ -208,6 +216,34 @@ static int part_end(const struct chunk *chunk, int begin, int blocks)
     return end < chunk->end ? end : chunk->end;
 }
 
+/* Sums of V, weighed by weights times `scale`, in the unit of partial results; whether all are finite.  Four looks side
+ * by side, for the sake of the instruction's latency. */
+static bool end_sums(const struct rows *rows, float scale, float *partial)
+{
+    vec zero = v_set1(0.0f), special[4] = {zero, zero, zero, zero};
+    float lanes[LANES];
+    bool finite = true;
+
+    for (int r = 0; r < rows->padded; r++) {
+        float *out = partial + (size_t)r * (size_t)rows->head_dim;
+        vec factor = v_set1(1 / (scale * partial_unit(rows, partial_sum(partial, rows)[r])));
+
+        for (int x = 0; x < rows->head_dim; x += 4 * LANES) {
+            UNROLL
+            for (int k = 0; k < 4; k++) {
+                vec sum = v_mul(v_load(out + x + k * LANES), factor);
+
+                special[k] = v_fma(sum, zero, special[k]); /* NaN of Inf and NaN */
+                v_store(out + x + k * LANES, sum);
+            }
+        }
+    }
+    v_store(lanes, v_add(v_add(special[0], special[1]), v_add(special[2], special[3])));
+    for (int i = 0; i < LANES; i++)
+        finite &= lanes[i] == 0;
+    return finite;
+}
+
 static void chunk_partial(const struct rows *rows, const struct chunk *chunk, float *partial)
 {
     struct softmax softmax[TILE_ROWS]; /* of a group at its first row */
@@ -223,6 +259,14 @@ static void chunk_partial(const struct rows *rows, const struct chunk *chunk, fl
         weigh_part(rows, chunk, begin, end, partial);
     }
     end_weights(rows, softmax, partial);
+    if (rows->dtype != QUIRE_DTYPE_BF16 || end_sums(rows, 1, partial))
+        return;
+    lower_weights(rows, chunk);
+    for (int begin = chunk->begin, end; begin < chunk->end; begin = end) {
+        end = part_end(chunk, begin, chunk->part_blocks);
+        weigh_part(rows, chunk, begin, end, partial);
+    }
+    end_sums(rows, LOWERED, partial);
 }
 
 /* ---- merge, finish -------------------------------------------------------------------------------- */
@@ -249,11 +293,13 @@ static void merge_partials(const struct rows *rows, float *left, float *right)
         v_store(a, v_exp2(v_mul(v_sub(v_load(a), base), scale)));
         v_store(b, v_exp2(v_mul(v_sub(v_load(b), base), scale)));
         for (int r = 0; r < count; r++) {
-            vec wa = v_set1(a[r]), wb = v_set1(b[r]);
+            float sum = left_sum[first + r] * a[r] + right_sum[first + r] * b[r], unit = partial_unit(rows, sum);
+            vec wa = v_set1(a[r] * (partial_unit(rows, left_sum[first + r]) / unit));
+            vec wb = v_set1(b[r] * (partial_unit(rows, right_sum[first + r]) / unit));
             float *to = left + (size_t)(first + r) * d;
             const float *from = right + (size_t)(first + r) * d;
 
-            left_sum[first + r] = left_sum[first + r] * a[r] + right_sum[first + r] * b[r];
+            left_sum[first + r] = sum;
             for (size_t x = 0; x < d; x += LANES)
                 v_store(to + x, v_fma(v_load(from + x), wb, v_mul(v_load(to + x), wa)));
         }
@@ -285,7 +331,8 @@ static void finish_row(const struct rows *rows, float *partial, int row, float s
 {
     int d = rows->head_dim;
     float *values = partial + (size_t)row * (size_t)d, ordered[MAX_HEAD_DIM];
-    vec sum = v_set1(partial_sum(partial, rows)[row]), factor = v_set1(scale);
+    float weights = partial_sum(partial, rows)[row];
+    vec sum = v_set1(weights / partial_unit(rows, weights)), factor = v_set1(scale);
     bool paired = rows->dtype == QUIRE_DTYPE_BF16 || (PAIRED_FP16 && rows->dtype == QUIRE_DTYPE_FP16);
 
     for (int x = 0; x < d; x += LANES)

@@ -114,6 +114,15 @@ INLINE void weights_of_rows(const int nr, const struct rows *rows, int row, int 
     v_store(softmax->sum, sum);
 }
 
+/* Weights become LOWERED ones. */
+INLINE void lower_weights_of(const int nr, const struct rows *rows, int row, const struct chunk *chunk)
+{
+    float *weights = rows->scores + (size_t)row * CHUNK_KEYS;
+
+    for (int i = (chunk->begin & -(LANES / nr)) * nr; i < chunk->end * nr; i += LANES)
+        v_store(weights + i, v_mul(v_load(weights + i), v_set1(LOWERED)));
+}
+
 /* After all weights of a chunk. */
 INLINE void end_weights_of(const int nr, const struct rows *rows, int row, const struct softmax *softmax,
                            float *partial)
