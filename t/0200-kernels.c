@@ -257,6 +257,22 @@ static void check_fp8_nan(int group, int key, bool of_k)
     fixture_free(f);
 }
 
+/* The scratch of tiles is only for those who have them: without it a small decode needs little more than K of a part,
+ * 16 KB a thread. */
+static void check_workspace(const quire_device_info *info)
+{
+    static const int32_t lens[] = {5};
+    struct fixture_shape shape = {.batch = 1, .seq_len_q = 1, .q_heads = 1, .kv_heads = 1, .head_dim = 64,
+                                  .page_size = 16, .seq_lens = lens, .dtype = BF16, .out_dtype = BF16};
+    struct fixture *f = fixture_new(&shape);
+    long processors = sysconf(_SC_NPROCESSORS_CONF), threads = processors > info->compute_units ? processors : info->compute_units;
+    size_t bytes = tensor_bytes(&f->workspace), most = (size_t)threads * 24576;
+
+    CHECK(strcmp(info->kernels, "amx") == 0 || bytes <= most, "workspace: %zu bytes for up to %ld threads", bytes, threads);
+    CHECK(quire_decode(&f->args, NULL) == QUIRE_OK, "workspace: %s", quire_last_error());
+    fixture_free(f);
+}
+
 /* ---- processes ------------------------------------------------------------------------------------ */
 
 enum { NOT_OFFERED = 100 };
@@ -269,8 +285,10 @@ static int run_kernel(const char *name)
     if (quire_device_describe(QUIRE_DEVICE_CPU, 0, &info) != QUIRE_OK)
         return 1;
     if (*info.problem) {
-        struct fixture *f = fixture_new(&SMALL);
-        bool refused = quire_decode(&f->args, NULL) == QUIRE_ERROR_UNSUPPORTED &&
+        struct fixture *f = fixture_without_workspace(&SMALL);
+        size_t bytes;
+        bool refused = quire_decode_workspace_size(&f->args, &bytes) == QUIRE_ERROR_UNSUPPORTED &&
+                       quire_decode(&f->args, NULL) == QUIRE_ERROR_UNSUPPORTED &&
                        strstr(quire_last_error(), "QUIRE_CPU") != NULL && strstr(quire_last_error(), name) != NULL;
 
         if (!refused)
@@ -280,6 +298,7 @@ static int run_kernel(const char *name)
     }
     CHECK(strcmp(info.kernels, name) == 0, "asked for %s, got %s", name, info.kernels);
     check_against_reference();
+    check_workspace(&info);
     for (int d = 64; d <= 256; d *= 2)
         for (int group = 1; group <= 16; group *= 2) {
             check_codes(d, group, few_keys);

@@ -104,13 +104,12 @@ static void fill_random(const struct tensor *t, uint64_t seed)
     }
 }
 
-struct fixture *fixture_new(const struct fixture_shape *s)
+struct fixture *fixture_without_workspace(const struct fixture_shape *s)
 {
     struct fixture *f = calloc(1, sizeof *f);
     quire_decode_args *a;
     int64_t total_q = (int64_t)s->batch * s->seq_len_q, pages = 0, used = 0;
     int32_t *indptr, longest = 1;
-    size_t bytes;
 
     if (f == NULL)
         bail_out("no memory");
@@ -171,10 +170,17 @@ struct fixture *fixture_new(const struct fixture_shape *s)
     }
     memset(f->out.t.data, FIXTURE_FILL, tensor_bytes(&f->out));
     memset(f->lse.t.data, FIXTURE_FILL, tensor_bytes(&f->lse));
+    return f;
+}
 
-    if (quire_decode_workspace_size(a, &bytes) != QUIRE_OK)
+struct fixture *fixture_new(const struct fixture_shape *shape)
+{
+    struct fixture *f = fixture_without_workspace(shape);
+    size_t bytes;
+
+    if (quire_decode_workspace_size(&f->args, &bytes) != QUIRE_OK)
         bail_out(quire_last_error());
-    a->workspace_buffer = make(f, &f->workspace, UINT8, SHAPE((int64_t)bytes));
+    f->args.workspace_buffer = make(f, &f->workspace, UINT8, SHAPE((int64_t)bytes));
     return f;
 }
 

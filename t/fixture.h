@@ -40,6 +40,8 @@ struct fixture {
  * FIXTURE_FILL.  Ends the test program with "Bail out!" if that is refused. */
 enum { FIXTURE_FILL = 0xA5 };
 struct fixture *fixture_new(const struct fixture_shape *shape);
+/* The same but for the workspace, of which there is none. */
+struct fixture *fixture_without_workspace(const struct fixture_shape *shape);
 void fixture_free(struct fixture *f);
 
 /* Zeroed and aligned to 64 bytes; freed with the fixture. */

@@ -72,7 +72,8 @@ static int heads_up_to(const struct problem *p, int most)
     return most;
 }
 
-static struct room room_of(const struct problem *p)
+/* It depends on the kernel, which is decided once a process: so a workspace that fits fits every later decode. */
+static struct room room_of(const struct problem *p, const struct kernel *kernel)
 {
     int64_t all_rows = (int64_t)p->group * p->seq_len_q;
     size_t nodes = 2 * (size_t)tree_levels(p->max_seq_len) + 1, heads;
@@ -86,17 +87,20 @@ static struct room room_of(const struct problem *p)
     room.partial = partial_floats(room.padded, p->head_dim);
     room.query = align64(sizeof(struct run));
     room.scores = room.query + heads * room.query_floats * sizeof(float);
-    room.staged = room.scores + (size_t)tiled_rows(room.padded) * CHUNK_KEYS * sizeof(float);
-    room.partials = room.staged + TILED_BYTES;
+    room.staged = room.scores + (size_t)rows_of_scores(kernel, room.padded) * CHUNK_KEYS * sizeof(float);
+    room.partials = room.staged + staged_bytes(kernel);
     room.bytes = room.partials + nodes * heads * room.partial * sizeof(float);
     return room;
 }
 
 quire_status cpu_workspace_size(const struct problem *p, size_t *bytes)
 {
-    /* 64 more, since a workspace is aligned to 32 only */
-    *bytes = room_of(p).bytes * (size_t)select_max_threads() + 64;
-    return QUIRE_OK;
+    const struct kernel *kernel;
+    quire_status status = select_kernel(&kernel);
+
+    if (status == QUIRE_OK) /* 64 more, since a workspace is aligned to 32 only */
+        *bytes = room_of(p, kernel).bytes * (size_t)select_max_threads() + 64;
+    return status;
 }
 
 quire_status cpu_prepare(const struct problem *p)
@@ -449,14 +453,17 @@ static int choose_heads(const struct problem *p, const struct room *room, int th
 
 quire_status cpu_decode(const struct problem *p)
 {
-    struct room room = room_of(p);
     const struct kernel *kernel;
-    int threads = select_threads(), heads = choose_heads(p, &room, threads);
-    int64_t cost = plan_cost(p, heads);
     quire_status status = select_kernel(&kernel);
+    struct room room;
+    int threads = select_threads(), heads;
+    int64_t cost;
 
     if (status != QUIRE_OK)
         return status;
+    room = room_of(p, kernel);
+    heads = choose_heads(p, &room, threads);
+    cost = plan_cost(p, heads);
 #ifdef _OPENMP
 #pragma omp parallel num_threads(threads)
     {

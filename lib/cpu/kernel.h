@@ -34,8 +34,8 @@ struct rows {
     float scale;          /* from dot products to exponents of 2 */
     bool wide_range;      /* set by load_query: values that the bf16 dot instruction would flush */
     void *query;          /* scratch, 64-byte aligned: padded x head_dim floats, twice that for fp8 */
-    float *scores;        /* scratch, likewise: tiled_rows(padded) x CHUNK_KEYS */
-    void *staged;         /* scratch, likewise: TILED_BYTES */
+    float *scores;        /* scratch, likewise: rows_of_scores(kernel, padded) x CHUNK_KEYS */
+    void *staged;         /* scratch, likewise: staged_bytes(kernel) */
 };
 
 /* One unit's keys. */
@@ -100,6 +100,7 @@ static inline int tiled_rows(int padded)
 
 struct kernel {
     const char *name;
+    bool tiled;           /* works with tiles, which take more scratch */
     bool (*available)(void);
     /* Converts the rows' query vectors, source[rows], into rows->query. */
     void (*load_query)(struct rows *rows, const void *const *source);
@@ -110,6 +111,16 @@ struct kernel {
     /* Writes out[head_dim] of one row: its sum of weighted V over its sum of weights, times scale. */
     void (*finish)(const struct rows *rows, float *partial, int row, float scale, void *out);
 };
+
+static inline size_t staged_bytes(const struct kernel *kernel)
+{
+    return kernel->tiled ? TILED_BYTES : STAGED_BYTES;
+}
+
+static inline int rows_of_scores(const struct kernel *kernel, int padded)
+{
+    return kernel->tiled ? tiled_rows(padded) : padded;
+}
 
 extern const struct kernel kernel_portable;
 #ifdef __x86_64__

@@ -262,6 +262,7 @@ static bool kernel_is_available(void)
 
 const struct kernel kernel_amx = {
     .name = "amx",
+    .tiled = true,
     .available = kernel_is_available,
     .load_query = load_query,
     .chunk = chunk_partial,
