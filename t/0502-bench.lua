@@ -41,7 +41,14 @@ local status, out, err = bench(file_path)
 is(status, 0, "all right: exit status 0")
 is(err, "", "nothing on standard error")
 like(out, "^workload +page +MB +us +TB/s +TFLOP/s .*\none +64 .*right 1/1\npacked +16 .*right 6/6\n"
-    .. "eight +32 .*right 20/20\nmany +16 .*right 80/80\n", "a line for each row")
+    .. "many +16 .*right 80/80\neight +32 .*right 20/20\n", "a line for each row, those of a type together")
+do
+    local at, aligned = out:find("checked\n"), 0
+    for line in out:gmatch "[^\n]+" do
+        aligned = aligned + (line:find "right %d+/" == at and 1 or 0)
+    end
+    is(aligned, 4, "the rows are as wide as the heading")
+end
 like(out, "page%-read rate [%d.]+ TB/s .* on " .. device, "and the read rate")
 like(out, "geometric mean [%d.]+ over 1 rows", "peers are compared at their own page size")
 
@@ -180,15 +187,38 @@ is(status, 0, "K and V as two tensors: exit status")
 like(out, "pair .*right 2/2", "K and V as two tensors: right")
 status, out = bench(file_path)
 is(status, 1, "what a bench has not: exit status 1")
-like(out, "\nrises: pattern: expected random.*, got ascend\ngaps: page_stride_pad: expected 0.*, got 8\n",
+like(out, "right 2/2\nrises: pattern: expected random.*, got ascend\ngaps: page_stride_pad: expected 0.*, got 8\n",
     "what a bench has not: why")
 
 -- What cannot be run is told, and is a failure; what has no room is told, and is none.
 write("name,kv_lens,hq,hkv,d,dtype\nodd,10,8,2,96,bf16\ngood,10,8,2,64,bf16\nhuge,2000000000x9,8,8,256,bf16\n")
 status, out = bench(file_path)
 is(status, 1, "a refused row: exit status 1")
-like(out, "good +16 .*right 1/1.*\nodd: query: head_dim.*UNSUPPORTED", "a refused row: the others run")
+like(out, "\nodd: query: head_dim[^\n]*UNSUPPORTED[^\n]*\ngood +16 .*right 1/1\n",
+    "a refused row: why, and the others run")
 like(out, "huge: skipped, it needs [%d.]+ GB of pages, and room for", "a row too large is skipped")
+
+-- Rows are there as soon as they are measured, and stay there if what follows is interrupted.
+local function interrupted(options)
+    local rows = { "name,kv_lens,hq,hkv,d,dtype" }
+    for n = 1, 200 do
+        rows[#rows + 1] = ("row %d,10,8,2,64,bf16"):format(n)
+    end
+    write(table.concat(rows, "\n") .. "\n")
+    local wait = ("for i in $(seq 600); do grep -q '^row 2' '%s' && break; sleep 0.1; done"):format(out_path)
+    local status = os.execute(("'%s' bench --working-set 4 --device %s %s '%s' >'%s' 2>'%s' & pid=$!; %s; "
+        .. "kill -INT $pid; wait $pid"):format(os.getenv "QUIRE_COMMAND", device, options, file_path, out_path, err_path, wait))
+    return status / 256, slurp(out_path), slurp(err_path)
+end
+for _, options in ipairs { "", "--csv" } do
+    status, out, err = interrupted(options)
+    local _, count = out:gsub("\nrow %d+[^\n]+", "")
+    is(status, 128 + 2, "interrupted %s: ended by the signal", options)
+    ok(out:find(options == "" and "^workload" or "^name,") and count >= 2 and count < 200 and out:sub(-1) == "\n",
+        "interrupted %s: a heading and %d rows, all whole", options, count)
+    is(err, "", "interrupted %s: nothing on standard error", options)
+end
+write("name,kv_lens,hq,hkv,d,dtype\nodd,10,8,2,96,bf16\ngood,10,8,2,64,bf16\nhuge,2000000000x9,8,8,256,bf16\n")
 
 -- Where there is room for none, nothing was measured: that is no success.
 status, out, err = bench("--only huge " .. file_path)

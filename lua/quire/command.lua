@@ -5,10 +5,15 @@
 -- does it and returns whether all was right.  Exit status: 0 right, 1 a wrong result or a failed
 -- check, 2 a command line, file or device that cannot be used.
 
+local ffi = require "ffi"
 local argparse = require "argparse"
 local library = require "quire.library"
 local common = require "quire.command.options"
 local progress = require "quire.command.progress"
+
+ffi.cdef "void (*signal(int number, void (*handler)(int)))(int);"
+
+local SIGINT, DEFAULT = 2, nil
 
 local SUBCOMMANDS = { "info", "decode", "check", "bench" }
 
@@ -55,6 +60,8 @@ return function(arguments)
         io.stderr:write(parser:get_help(), "\n")
         return UNUSABLE
     end
+    -- luajit makes an interrupt an error, which who goes on after a failed row would take for that row's
+    ffi.C.signal(SIGINT, DEFAULT)
     local done, right = pcall(function()
         local right = modules[options.subcommand].run(options)
         common.flush()

@@ -136,7 +136,16 @@ function text.pad(cell, width, right)
     return right and blanks .. cell or cell .. blanks
 end
 
--- Rows of cells as aligned lines; a column is flush right if its name in `right` is true.
+-- A line of cells of such widths; a cell is flush right if its column's entry in `right` is true.
+function text.row(cells, widths, right)
+    local padded = {}
+    for i, cell in ipairs(cells) do
+        padded[i] = text.pad(tostring(cell), widths[i], right[i])
+    end
+    return (table.concat(padded, "  "):gsub("%s+$", ""))
+end
+
+-- Rows of cells as aligned lines.
 function text.table(rows, right)
     local widths = {}
     for _, row in ipairs(rows) do
@@ -146,11 +155,7 @@ function text.table(rows, right)
     end
     local lines = {}
     for n, row in ipairs(rows) do
-        local cells = {}
-        for i, cell in ipairs(row) do
-            cells[i] = text.pad(tostring(cell), widths[i], right[i])
-        end
-        lines[n] = table.concat(cells, "  "):gsub("%s+$", "")
+        lines[n] = text.row(row, widths, right)
     end
     return table.concat(lines, "\n")
 end

@@ -77,15 +77,17 @@ local function number(format, value, factor)
     return value and format:format(value * (factor or 1)) or ""
 end
 
+-- Rows are printed as they are measured, so a column is as wide as its heading or what is here; the first two, whose
+-- cells are known before, are as wide as these.
 local COLUMNS = {
     { "workload", function(r) return r.name end, left = true },
     { "page", function(r) return tostring(r.page) end },
-    { "MB", function(r) return number("%.1f", r.bytes, 1e-6) end },
-    { "us", function(r) return number("%.1f", r.seconds, 1e6) end },
-    { "TB/s", function(r) return number("%.4f", r.rate, 1e-12) end },
-    { "TFLOP/s", function(r) return number("%.2f", r.flop_rate, 1e-12) end },
+    { "MB", function(r) return number("%.1f", r.bytes, 1e-6) end, "99999.9" },
+    { "us", function(r) return number("%.1f", r.seconds, 1e6) end, "999999.9" },
+    { "TB/s", function(r) return number("%.4f", r.rate, 1e-12) end, "9.9999" },
+    { "TFLOP/s", function(r) return number("%.2f", r.flop_rate, 1e-12) end, "999.99" },
     { "% of read", function(r) return number("%.1f", r.share, 100) end },
-    { "over us", function(r) return number("%.1f", r.overhead, 1e6) end },
+    { "over us", function(r) return number("%.1f", r.overhead, 1e6) end, "999999.9" },
     { "time/goal", function(r) return number("%.2f", r.over_goal) end },
     { "peer/time", function(r) return number("%.2f", r.peer_ratio) end },
     { "host us", function(r) return number("%.1f", r.host_seconds, 1e6) end },
@@ -101,37 +103,53 @@ local CSV_COLUMNS = {
     "right", "error", "relative_error", "problem", "skipped",
 }
 
-local function print_table(results)
-    local rows, remarks, flush_right = { {} }, {}, {}
+-- Prints a line that is to be there whatever becomes of the rest.
+local function put(line)
+    print(line)
+    common.flush()
+end
+
+-- Each of these prints a heading, and returns what prints a row.
+local printers = {}
+
+function printers.table(list)
+    local headings, widths, flush_right = {}, {}, {}
     for i, column in ipairs(COLUMNS) do
-        rows[1][i], flush_right[i] = column[1], not column.left
+        headings[i], flush_right[i] = column[1], not column.left
+        widths[i] = math.max(#column[1], #(column[3] or ""))
     end
-    for _, r in ipairs(results) do
+    for _, case in ipairs(list) do
+        widths[1] = math.max(widths[1], #case.id)
+        widths[2] = math.max(widths[2], #tostring(case.page))
+    end
+    put(text.row(headings, widths, flush_right))
+    return function(r)
+        if not r.seconds then
+            put(("%s: %s"):format(r.name, r.problem or ("skipped, it needs " .. r.skipped)))
+            return
+        end
         local row = {}
         for i, column in ipairs(COLUMNS) do
             row[i] = column[2](r)
         end
-        if not r.seconds then
-            remarks[#remarks + 1] = ("%s: %s"):format(r.name,
-                r.problem or ("skipped, it needs " .. r.skipped))
-        end
-        rows[#rows + 1] = row
-    end
-    print(text.table(rows, flush_right))
-    for _, line in ipairs(remarks) do
-        print(line)
+        put(text.row(row, widths, flush_right))
     end
 end
 
-local function print_csv(results)
-    print(text.csv_line(CSV_COLUMNS))
-    for _, r in ipairs(results) do
+function printers.csv()
+    put(text.csv_line(CSV_COLUMNS))
+    return function(r)
         local fields = {}
         for i, column in ipairs(CSV_COLUMNS) do
             fields[i] = r[column] == nil and "" or r[column]
         end
-        print(text.csv_line(fields))
+        put(text.csv_line(fields))
     end
+end
+
+-- One object, in the end.
+function printers.json()
+    return function() end
 end
 
 local function cases_of(options)
@@ -193,8 +211,8 @@ local function by_dtype(list)
     return order
 end
 
--- Measures all rows: their results, and whether all are right.
-local function measure_all(all, list)
+-- Measures all rows, each of which is printed then: their results, and whether all are right.
+local function measure_all(all, list, print_row)
     local bar = progress.start(#list)
     local results, right = {}, true
     for done, n in ipairs(by_dtype(list)) do
@@ -209,10 +227,11 @@ local function measure_all(all, list)
         end
         right = right and (result.right or result.skipped ~= nil)
         results[n] = result
+        bar:clear() -- which may be on the terminal that the row goes to
+        print_row(result)
         collectgarbage() -- tensors, whose size Lua does not know
         collectgarbage()
     end
-    bar:clear()
     return results, right
 end
 
@@ -240,7 +259,8 @@ function command.run(options)
         working_set = options.working_set and options.working_set * 1e6,
         matrix_rate = options.matrix_rate and options.matrix_rate * 1e12,
     })
-    local results, right = measure_all(all, list)
+    local format = options.json and "json" or options.csv and "csv" or "table"
+    local results, right = measure_all(all, list, printers[format](list))
     if options.json then
         for _, r in ipairs(results) do
             r.peers = nil
@@ -248,10 +268,7 @@ function command.run(options)
         print(common.json {
             device = all.info, allowed_seconds = all.allowed, matrix_rate = all.matrix_rate, results = results,
         })
-    elseif options.csv then
-        print_csv(results)
-    else
-        print_table(results)
+    elseif not options.csv then
         summarise(results, all)
     end
     need_room(results, options.device)
