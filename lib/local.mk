@@ -49,7 +49,9 @@ libinternal_la_SOURCES += \
 	%D%/cpu/kernel_avx2.c \
 	%D%/cpu/kernel_avx512.c \
 	%D%/cpu/kernel_avx512bf16.c \
+	%D%/cpu/kernel_blocks.h \
 	%D%/cpu/kernel_exp2.h \
+	%D%/cpu/kernel_hold.h \
 	%D%/cpu/kernel_impl.h \
 	%D%/cpu/kernel_neon.c \
 	%D%/cpu/kernel_portable.c \

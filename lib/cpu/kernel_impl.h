@@ -20,6 +20,10 @@
  *     EIGHT_ROWS          1 if rows are also taken in groups of eight, for which there are 16 lanes and:
  *     v_spread(memory)    a piece of PIECE_BYTES, over and over
  *     v_pair_sums(a, b)   lane 4i is a[4i] + a[4i+1], the next a[4i+2] + a[4i+3], the next two the same of b
+ *     WHOLE_BLOCKS        1 if kernel_blocks.h has the loops, in which fp8 is moved into the bits of fp16 first, and for which
+ *     v_load_once(memory) v_load, which is not repeated for each use
+ *     h_from_fp8(from, count, to)   elements times 1 / HALVES_SCALE as fp16, in the order of FP8_PLACE; with it there
+ *                         are no v_pair_fp8 and v_tile_fp8
  *     BF16_DOT            1 if there is also, for vectors of 2 * LANES bf16 elements:
  *     vec_bf16            the vector
  *     b_load b_spread b_pair_fp8(memory, &a, &b)  v_dot(sum, a, b)
@@ -60,6 +64,21 @@ enum {
 #include "cpu/kernel_softmax.h"
 #include "cpu/kernel_weigh.h"
 
+/* The loops, and the blocks of K and of V that all rows go over before the next ones. */
+#if WHOLE_BLOCKS
+#include "cpu/kernel_hold.h"
+#include "cpu/kernel_blocks.h"
+#define SCORE_ROWS score_blocks_of
+#define WEIGH_ROWS weigh_blocks_of
+#define SCORE_BLOCKS held_blocks
+#define WEIGH_BLOCKS held_blocks
+#else
+#define SCORE_ROWS score_rows_of
+#define WEIGH_ROWS weigh_rows_of
+#define SCORE_BLOCKS score_blocks
+#define WEIGH_BLOCKS(rows, chunk) (chunk)->part_blocks
+#endif
+
 /* ---- a chunk -------------------------------------------------------------------------------------- */
 
 INLINE void score_group(const int nr, const struct rows *rows, int row, const struct chunk *chunk, int begin, int end)
@@ -77,13 +96,13 @@ INLINE void score_group(const int nr, const struct rows *rows, int row, const st
     }
 #endif
     switch (score_element(rows)) {
-    case ELEMENT_BF16: score_rows_of(nr, ELEMENT_BF16, rows, row, chunk, begin, end); break;
-    case ELEMENT_FP16: score_rows_of(nr, ELEMENT_FP16, rows, row, chunk, begin, end); break;
+    case ELEMENT_BF16: SCORE_ROWS(nr, ELEMENT_BF16, rows, row, chunk, begin, end); break;
+    case ELEMENT_FP16: SCORE_ROWS(nr, ELEMENT_FP16, rows, row, chunk, begin, end); break;
 #if BF16_DOT
-    case ELEMENT_BF16_DOT: score_rows_of(nr, ELEMENT_BF16_DOT, rows, row, chunk, begin, end); break;
-    default: score_rows_of(nr, ELEMENT_FP8_DOT, rows, row, chunk, begin, end); break;
+    case ELEMENT_BF16_DOT: SCORE_ROWS(nr, ELEMENT_BF16_DOT, rows, row, chunk, begin, end); break;
+    default: SCORE_ROWS(nr, ELEMENT_FP8_DOT, rows, row, chunk, begin, end); break;
 #else
-    default: score_rows_of(nr, ELEMENT_FP8, rows, row, chunk, begin, end); break;
+    default: SCORE_ROWS(nr, ELEMENT_FP8, rows, row, chunk, begin, end); break;
 #endif
     }
 }
@@ -92,9 +111,9 @@ INLINE void weigh_group(const int nr, const struct rows *rows, int row, const st
                         float *partial)
 {
     switch (element_of(rows->dtype)) {
-    case ELEMENT_BF16: weigh_rows_of(nr, ELEMENT_BF16, rows, row, chunk, begin, end, partial); break;
-    case ELEMENT_FP16: weigh_rows_of(nr, ELEMENT_FP16, rows, row, chunk, begin, end, partial); break;
-    default: weigh_rows_of(nr, ELEMENT_FP8, rows, row, chunk, begin, end, partial); break;
+    case ELEMENT_BF16: WEIGH_ROWS(nr, ELEMENT_BF16, rows, row, chunk, begin, end, partial); break;
+    case ELEMENT_FP16: WEIGH_ROWS(nr, ELEMENT_FP16, rows, row, chunk, begin, end, partial); break;
+    default: WEIGH_ROWS(nr, ELEMENT_FP8, rows, row, chunk, begin, end, partial); break;
     }
 }
 
@@ -152,6 +171,9 @@ static void score_part(const struct rows *rows, const struct chunk *chunk, int b
 {
     int row = 0;
 
+#if WHOLE_BLOCKS
+    hold(rows, chunk, 0, begin, end);
+#endif
 #if EIGHT_ROWS
     if (stages_keys(rows))
         stage_keys(rows, chunk, begin, end);
@@ -202,6 +224,9 @@ static void weigh_part(const struct rows *rows, const struct chunk *chunk, int b
 {
     int row = 0;
 
+#if WHOLE_BLOCKS
+    hold(rows, chunk, chunk->blocks, begin, end);
+#endif
 #define WEIGH(nr) weigh_##nr(rows, row, chunk, begin, end, partial)
     FOR_GROUPS(WEIGH);
 }
@@ -249,12 +274,12 @@ static void chunk_partial(const struct rows *rows, const struct chunk *chunk, fl
     struct softmax softmax[TILE_ROWS]; /* of a group at its first row */
 
     for (int begin = chunk->begin, end; begin < chunk->end; begin = end) {
-        end = part_end(chunk, begin, score_blocks(rows, chunk));
+        end = part_end(chunk, begin, SCORE_BLOCKS(rows, chunk));
         score_part(rows, chunk, begin, end);
     }
     end_scores(rows, chunk, softmax, partial);
     for (int begin = chunk->begin, end; begin < chunk->end; begin = end) {
-        end = part_end(chunk, begin, chunk->part_blocks);
+        end = part_end(chunk, begin, WEIGH_BLOCKS(rows, chunk));
         weights_part(rows, begin, end, softmax);
         weigh_part(rows, chunk, begin, end, partial);
     }

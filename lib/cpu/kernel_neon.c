@@ -12,6 +12,7 @@
 #define TILE_VECTORS 4
 #define PAIRED_FP16 0
 #define EIGHT_ROWS 0
+#define WHOLE_BLOCKS 0
 #define VEC static inline __attribute__((always_inline))
 
 typedef float32x4_t vec;

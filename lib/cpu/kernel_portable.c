@@ -15,6 +15,7 @@
 #define TILE_VECTORS 2
 #define PAIRED_FP16 1
 #define EIGHT_ROWS 0
+#define WHOLE_BLOCKS 0
 #define VEC static inline __attribute__((always_inline))
 
 typedef float vec __attribute__((vector_size(16)));

@@ -35,8 +35,10 @@ INLINE void load_pair(enum element element, const char *from, vec *a, vec *b)
         v_pair_bf16(from, a, b);
     else if (element == ELEMENT_FP16)
         v_pair_fp16(from, a, b);
+#if !WHOLE_BLOCKS
     else if (element == ELEMENT_FP8)
         v_pair_fp8(from, a, b);
+#endif
     else {
         *a = v_load((const float *)from);
         *b = v_load((const float *)from + LANES);
@@ -45,13 +47,21 @@ INLINE void load_pair(enum element element, const char *from, vec *a, vec *b)
 
 INLINE void load_tile(enum element element, const char *from, vec *a)
 {
+#if !WHOLE_BLOCKS
     if (element == ELEMENT_FP8) {
         v_tile_fp8(from, a);
         return;
     }
+#endif
     UNROLL
     for (int i = 0; i < TILE_VECTORS; i += 2)
         load_pair(element, from + (size_t)i * LANES * element_bytes(element), &a[i], &a[i + 1]);
+}
+
+/* What memory's elements are when they are multiplied: fp8 may become fp16 first (kernel_hold.h). */
+INLINE enum element held_as(enum element element)
+{
+    return WHOLE_BLOCKS && element == ELEMENT_FP8 ? ELEMENT_FP16 : element;
 }
 
 /* ---- query ---------------------------------------------------------------------------------------- */
@@ -155,7 +165,19 @@ static void convert_to_floats(enum element element, const char *from, size_t cou
     switch (element) {
     case ELEMENT_BF16: store_as_floats(ELEMENT_BF16, from, count, to); break;
     case ELEMENT_FP16: store_as_floats(ELEMENT_FP16, from, count, to); break;
+#if WHOLE_BLOCKS
+    default: {
+        uint16_t halves[MAX_HEAD_DIM];
+
+        h_from_fp8(from, count, halves);
+        store_as_floats(ELEMENT_FP16, (const char *)halves, count, to);
+        for (size_t x = 0; x < count; x += LANES)
+            v_store(to + x, v_mul(v_load(to + x), v_set1(HALVES_SCALE * HALVES_SCALE))); /* the keys' scale, too */
+        break;
+    }
+#else
     default: store_as_floats(ELEMENT_FP8, from, count, to); break;
+#endif
     }
 }
 

@@ -104,11 +104,17 @@ INLINE void weights_of_rows(const int nr, const struct rows *rows, int row, int 
 {
     float *scores = rows->scores + (size_t)row * CHUNK_KEYS;
     vec scale = v_set1(rows->scale), sum = v_load(softmax->sum), base = v_load(softmax->base);
+#if WHOLE_BLOCKS
+    vec halves = v_set1(rows->dtype == QUIRE_DTYPE_FP8E4M3 ? HALVES_SCALE : 1.0f); /* V is smaller */
+#endif
 
     for (int i = (begin & -(LANES / nr)) * nr; i < end * nr; i += LANES) {
         vec weight = v_exp2(v_mul(v_sub(v_load(scores + i), base), scale));
 
         sum = v_add(sum, weight);
+#if WHOLE_BLOCKS
+        weight = v_mul(weight, halves);
+#endif
         v_store(scores + i, weight);
     }
     v_store(softmax->sum, sum);
