@@ -6,6 +6,9 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 
+_Static_assert(PART_BYTES / 2 * sizeof(uint16_t) <= STAGED_BYTES &&
+               BLOCK_KEYS * MAX_HEAD_DIM * sizeof(uint16_t) <= STAGED_BYTES, "half a part, or a block");
+
 /* The blocks of K or V that all rows go over before the next ones. */
 INLINE int held_blocks(const struct rows *rows, const struct chunk *chunk)
 {
