@@ -136,6 +136,10 @@ __device__ __forceinline__ void decode(const decode_params &p)
 
     using source = std::conditional_t<T::CONVERTS, converter<T>, producer<T>>;
     source from = {p, smem, ctl, lane, static_cast<int>(threadIdx.x - T::CONSUMERS) / 32, {}, {}, {}};
+    // With the promise producers get as far as their first copy before they wait, as all code is slow when it runs first.
+    const bool late = !T::CONVERTS && stable && producing;
+    if constexpr (!T::CONVERTS)
+        from.early = late;
     for (;;) {
         if (!alone)
             find_share<T>(p, shared_share, ctl->share_words, own);
@@ -143,7 +147,7 @@ __device__ __forceinline__ void decode(const decode_params &p)
             from.mine = alone ? find_share_alone<T>(p, own, lane) : *shared_share;
             from.start();
         }
-        if (!guess)
+        if (!guess || late)
             break;
         wait_for_previous_grid();
         guess = false;
@@ -161,7 +165,8 @@ __device__ __forceinline__ void decode(const decode_params &p)
             break;
     }
     // only now: a grid that starts early may rely on all that came before this one
-    let_next_grid_start();
+    if (!late)
+        let_next_grid_start();
 
     if (threadIdx.x >= T::CONSUMERS) {
         if constexpr (T::MOVES_REGISTERS)

@@ -55,6 +55,7 @@ struct producer {
               // one or two bring the query
     share mine;
     cursor<T> at;
+    bool early; // the work before this launch may not be complete yet (settle)
 
     // A lane's page of a tile of the cursor's item, and its box in the tile.
     struct page {
@@ -89,6 +90,15 @@ struct producer {
         return found;
     }
 
+    // Before the first access to what the work before this launch may write.  All that only the metadata decide is done
+    // by then.
+    __device__ __forceinline__ void settle()
+    {
+        if (early)
+            wait_for_previous_grid();
+        early = false;
+    }
+
     // Rows, query and cut of the item at hand, into slot `slot`.
     __device__ __forceinline__ void stage_item(int slot)
     {
@@ -102,6 +112,7 @@ struct producer {
         for (int r = begin + lane; r < end; r += 32)
             rows[r] = describe_row<T>(p, at, r);
         __syncwarp();
+        settle();
         const u32 to = smem_address(smem + T::OFF_Q + slot * T::Q_BYTES);
         constexpr int CHUNKS = T::ROWS * T::ROW_CHUNKS / 32, BATCH = CHUNKS < 4 ? CHUNKS : 4; // of a lane
 #pragma unroll 1
@@ -159,6 +170,7 @@ struct producer {
         if (lane == 0)
             barrier_arrive_expect(full(stage), copies * box_bytes);
         __syncwarp();
+        settle();
         if (pg.live)
             copy_box(tile_smem(stage) + (box_of_lane() * shape.heads + first_head()) * head_bytes, map(), full(stage),
                      pg.slot * T::ROW_BYTES / 128, pg.panel, at.head + first_head(), pg.id, policy);
@@ -177,6 +189,7 @@ struct producer {
         const auto *cache = static_cast<const unsigned char *>(brings_v() ? p.v : p.k);
         const long long stride = brings_v() ? p.v_page_stride : p.k_page_stride;
         const int shift = boxes().shift, box_rows = 1 << shift;
+        settle();
 #pragma unroll 1
         for (int key = 0; key < T::TILE; key += 16) { // 16 keys of one page, contiguous in memory
             const int b = key >> shift, r0 = key & (box_rows - 1);
@@ -231,6 +244,7 @@ struct producer {
     __device__ __forceinline__ void run()
     {
         if (mine.index < 0) {
+            settle();
             if (brings_query()) {
                 if (lane == 0)
                     ctl->items[0].share = -1;

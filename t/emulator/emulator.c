@@ -292,10 +292,18 @@ static uint32_t box_bytes(const struct emulator_map *m)
     return (uint32_t)(m->box[0] * m->box[1] * m->box[2] * m->box[3] * m->box[4]);
 }
 
+/* Of what the work before the launch may write, or read, by this thread. */
+static void need_previous_grid(const char *what)
+{
+    if (!emulator_self->waited)
+        emulator_fail("%s before the work before the launch is complete", what);
+}
+
 void emulator_copy_box(uint32_t to, const void *map, uint32_t bar, const int at[5])
 {
     struct copy *c;
 
+    need_previous_grid("a box");
     emulator_shared_at(to, box_bytes(map), 128, "box");
     c = new_copy();
     *c = (struct copy){.kind = COPY_BOX, .to = to, .bar = bar, .from = map};
@@ -305,6 +313,7 @@ void emulator_copy_box(uint32_t to, const void *map, uint32_t bar, const int at[
 
 void emulator_copy_16(uint32_t to, const void *from, uint32_t valid_bytes)
 {
+    need_previous_grid("cp.async");
     emulator_shared_at(to, 16, 16, "cp.async");
     if ((uintptr_t)from % 16 != 0 || valid_bytes > 16)
         emulator_fail("cp.async of %u bytes from %p", valid_bytes, from);
@@ -377,10 +386,17 @@ void emulator_wait_for_previous_grid(void)
     if (!previous_done && launch->previous != NULL)
         launch->previous(launch->context);
     previous_done = true;
+    emulator_self->waited = true;
+}
+
+void emulator_let_next_grid_start(void)
+{
+    need_previous_grid("the next grid");
 }
 
 void emulator_passed_word(void)
 {
+    need_previous_grid("a word for another CTA");
     launch->words_passed++;
     emulator_progress();
 }
@@ -441,7 +457,7 @@ static void start_cta(struct emulator_cta *cta, int block)
         t->grid = (struct emulator_dim){.x = (unsigned)launch->grid, .y = 1, .z = 1};
         t->lane = i % 32;
         t->cta = cta;
-        t->done = false;
+        t->done = t->waited = false;
         t->watched = NULL;
         clean_stack(t->stack);
         make_fiber(t);

@@ -43,7 +43,7 @@ struct emulator_thread {
 
     /* emulator.c's own */
     void *stack_pointer, *stack;
-    bool done;
+    bool done, waited;               /* waited: for the work before the launch */
     const uint32_t *watched;         /* while it holds `seen` the thread has nothing to do */
     uint32_t seen;
     const char *waits_for;           /* printf format for two unsigned */
@@ -118,6 +118,7 @@ struct emulator_launch {
 void emulator_run(struct emulator_launch *launch);
 
 void emulator_wait_for_previous_grid(void);
+void emulator_let_next_grid_start(void);
 void emulator_passed_word(void);
 
 /* ---- conversions, after emulator_start ---- */

@@ -55,7 +55,7 @@ inline void prefetch_map(const void *) {}
 // ---- programmatic dependent launch ----
 
 inline void wait_for_previous_grid() { emulator_wait_for_previous_grid(); }
-inline void let_next_grid_start() {}
+inline void let_next_grid_start() { emulator_let_next_grid_start(); }
 
 // ---- matrices ----
 
