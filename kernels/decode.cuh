@@ -43,7 +43,7 @@ __device__ __forceinline__ void consume(const decode_params &p, unsigned char *s
         load_query<T>(q, smem + T::OFF_Q + slot * T::Q_BYTES, first_row, lane);
         accumulator<T> acc;
         acc.clear();
-        for (bool last = false; !last;) { // key tiles
+        for (bool last = T::SPARES && ctl->items[slot].adder >= 0; !last;) { // key tiles, of which an adder has none
             barrier_wait(smem_address(&ctl->k_full[stage]), phase);
             const tile_info tile = ctl->tiles[stage];
             last = tile.flags & TILE_LAST;
@@ -93,7 +93,7 @@ __device__ __forceinline__ void decode(const decode_params &p)
     static_assert(sizeof(control<T>) + sizeof(share) <= LAYOUT_CONTROL_BYTES);
 
     const int lane = threadIdx.x % 32;
-    const bool producing = threadIdx.x - T::CONSUMERS < T::PRODUCERS, alone = p.batch <= 32;
+    const bool producing = threadIdx.x - T::CONSUMERS < T::PRODUCERS, alone = T::ALONE || p.batch <= 32;
     // With the promise the metadata is read before the work before this launch is complete.  Without it
     // that is done too where it costs little, as a guess: what it leads to is only a prefetch, and it is
     // checked afterwards.
@@ -192,6 +192,7 @@ __device__ __forceinline__ void decode(const decode_params &p)
 // One kernel for each row of the list, named decode_FAMILY_DTYPE_dD_rROWS.
 #define QUIRE_RUNS_ON_tma QUIRE_ARCH_HAS_TMA
 #define QUIRE_RUNS_ON_wide QUIRE_ARCH_HAS_TMA
+#define QUIRE_RUNS_ON_lone QUIRE_ARCH_HAS_TMA
 #define QUIRE_RUNS_ON_wgmma QUIRE_ARCH_HAS_WGMMA
 #define QUIRE_RUNS_ON_swapab QUIRE_ARCH_HAS_WGMMA
 #define QUIRE_RUNS_ON_async true

@@ -33,6 +33,8 @@ __device__ __forceinline__ item_info describe_item(const cursor<T> &at, const sh
     info.last_rank = info.rank + (at.ends() ? 0 : mine.of(at.last_tile_start()) - mine.index);
     info.solo = at.solo;
     info.final = at.item_end() >= mine.end;
+    info.adders = T::SPARES ? mine.adders : 0;
+    info.adder = T::SPARES ? mine.adder : -1;
     return info;
 }
 
@@ -64,9 +66,14 @@ struct producer {
     };
     page pg; // of the cursor's tile
 
+    __device__ __forceinline__ bool adds() const { return T::SPARES && mine.adder >= 0; } // the CTA brings no tiles
     __device__ __forceinline__ bool brings_v() const { return warp % 2 == 1; }
     __device__ __forceinline__ bool brings_query() const { return warp >= T::PRODUCERS / 32 - T::QUERY_WARPS; }
-    __device__ __forceinline__ bool brings_tiles() const { return warp < 2 * T::COPIERS; }
+    __device__ __forceinline__ bool brings_tiles() const
+    {
+        static_assert(!T::ALONE || T::PRODUCERS == 64 * T::COPIERS);
+        return T::ALONE || warp < 2 * T::COPIERS;
+    }
 
     // Of a tile's boxes a warp takes every COPIERS-th, or where it is solo every page's, with some of the heads.
     __device__ __forceinline__ int box_of_lane() const { return at.solo ? lane : lane * T::COPIERS + warp / 2; }
@@ -91,10 +98,10 @@ struct producer {
     }
 
     // Before the first access to what the work before this launch may write.  All that only the metadata decide is done
-    // by then.
+    // by then.  To wait again costs less than a branch in kernels of few tiles.
     __device__ __forceinline__ void settle()
     {
-        if (early)
+        if (T::ALONE || early)
             wait_for_previous_grid();
         early = false;
     }
@@ -221,7 +228,7 @@ struct producer {
             return;
         if (!at.seek(p, mine))
             mine.index = -1;
-        if (mine.index < 0 || !brings_tiles())
+        if (mine.index < 0 || !brings_tiles() || adds())
             return;
         pg = find_page<true>(at.tile);
 #if __CUDA_ARCH__ >= 900
@@ -237,7 +244,7 @@ struct producer {
     // Once more, when the work before this launch is complete.
     __device__ __forceinline__ void look_again()
     {
-        if (mine.index >= 0 && brings_tiles())
+        if (mine.index >= 0 && brings_tiles() && !adds())
             pg = find_page<true>(at.tile);
     }
 
@@ -267,6 +274,10 @@ struct producer {
                     slot = 0;
                     q_phase ^= 1;
                 }
+            }
+            if (adds()) {
+                settle();
+                break;
             }
             if (!brings_tiles()) {
                 more = at.next_item(p, mine);

@@ -6,8 +6,10 @@
 // goes on in a higher one (its last).  For the former it leaves a partial result in its own slot of the
 // workspace; the CTA that holds an item's first piece, rank 0, adds the others' in the order of rank.
 // Beyond FAN_IN ranks every FAN_IN-th adds those behind it first.  So the bits depend on lengths and grid
-// alone.  A word is its own flag: slots are zero between launches, a value of 0 is stored as -0, the
-// reader polls until no word is +0 and puts zeros back.
+// alone.  Where CTAs are left without a share (lone), these put an item together, each some of its rows: the others
+// leave all that they have, rank 0 too.  Where that are many, row r of ranks behind r, r + FAN_IN, ... is added by these
+// first.  A word is its own flag: slots are zero between launches, a value of 0 is stored as -0, the reader polls until
+// no word is +0 and puts zeros back.
 #pragma once
 
 #include "compute.cuh"
@@ -218,6 +220,100 @@ __device__ __forceinline__ void gather(const gathering &todo, int begin, int ste
     }
 }
 
+// Ranks whose partial results are added to a row: 0, 1, ... up to `direct`, then every step-th from `first` on.
+struct rank_list {
+    int count, direct, first, step;
+
+    __device__ __forceinline__ int rank_of(int i) const { return i < direct ? i : first + (i - direct) * step; }
+};
+
+constexpr int ROW_DEPTH = 4; // pieces of a row under way at once in a warp
+
+// Adds every step-th of `list`, from begin on, to a row of a plane.  `slot_row`: the row of rank 0's slot.
+template <class T>
+__device__ __forceinline__ void gather_row(const rank_list &list, int begin, int step, float *plane_row,
+                                           float *slot_row, int lane)
+{
+    static_assert(T::D <= 128, "a lane has one vector of the row, and all have its state");
+    constexpr int DEPTH = ROW_DEPTH;
+    const bool has_dims = lane < T::D / 4;
+    float4 sum = make_float4(0, 0, 0, 0);
+    if (has_dims)
+        sum = reinterpret_cast<const float4 *>(plane_row)[lane];
+    float2 state = *reinterpret_cast<const float2 *>(plane_row + T::D);
+#pragma unroll 1
+    for (int i = begin; i < list.count; i += DEPTH * step) {
+        float *from[DEPTH];
+        float4 part[DEPTH];
+        float2 part_state[DEPTH];
+#pragma unroll
+        for (int k = 0; k < DEPTH; k++)
+            from[k] = slot_row + list.rank_of(min(i + k * step, list.count - 1)) * CTA_SLOTS<T>;
+        u32 least; // of all words: 0 until every one has arrived
+        do {
+            least = ~0u;
+#pragma unroll
+            for (int k = 0; k < DEPTH; k++) {
+                const bool wanted = i + k * step < list.count;
+                load_relaxed(part[k], reinterpret_cast<const float4 *>(from[k]) + lane, wanted && has_dims);
+                load_relaxed(part_state[k], reinterpret_cast<const float2 *>(from[k] + T::D), wanted);
+            }
+#pragma unroll
+            for (int k = 0; k < DEPTH; k++)
+                least = min(least, min(least_word(part[k]), least_word(part_state[k])));
+        } while (__any_sync(0xffffffff, !least));
+        float top = state.x;
+#pragma unroll
+        for (int k = 0; k < DEPTH; k++)
+            if (i + k * step < list.count)
+                top = fmaxf(top, part_state[k].x);
+        const float ours = rescale(state.x, top);
+        sum = make_float4(sum.x * ours, sum.y * ours, sum.z * ours, sum.w * ours);
+        state = make_float2(top, state.y * ours);
+#pragma unroll
+        for (int k = 0; k < DEPTH; k++) {
+            if (i + k * step >= list.count)
+                continue;
+            const float theirs = rescale(part_state[k].x, top);
+            sum = make_float4(sum.x + part[k].x * theirs, sum.y + part[k].y * theirs, sum.z + part[k].z * theirs,
+                              sum.w + part[k].w * theirs);
+            state.y += part_state[k].y * theirs;
+            if (has_dims)
+                reinterpret_cast<float4 *>(from[k])[lane] = make_float4(0, 0, 0, 0);
+            if (lane == 0)
+                *reinterpret_cast<float2 *>(from[k] + T::D) = make_float2(0, 0);
+        }
+    }
+    __syncwarp();
+    if (has_dims)
+        reinterpret_cast<float4 *>(plane_row)[lane] = sum;
+    if (lane == 0)
+        *reinterpret_cast<float2 *>(plane_row + T::D) = state;
+}
+
+// Whether adders get rows that some ranks have added before: where a warp would need more than two rounds for a row.
+__device__ __forceinline__ bool rows_are_led(const item_info &item)
+{
+    return item.last_rank >= item.adders * 2 * ROW_DEPTH;
+}
+
+// What an adder adds to row r.
+__device__ __forceinline__ rank_list ranks_of_row(const item_info &item, int r)
+{
+    if (!rows_are_led(item))
+        return {item.last_rank + 1, 0, 0, 1};
+    return {r + (item.last_rank - r) / FAN_IN + 1, r, r, FAN_IN};
+}
+
+// Which row a CTA adds of the ranks behind it; negative: none.
+template <class T>
+__device__ __forceinline__ int led_row(const item_info &item, const row_info *rows)
+{
+    const int r = item.rank % FAN_IN;
+    const bool leads = item.adders > 0 && item.adder < 0 && rows_are_led(item) && item.rank < item.last_rank;
+    return leads && r < T::ROWS && rows[r].out_row >= 0 ? r : -1;
+}
+
 // To a slot of the workspace.
 template <class T, int N>
 __device__ __forceinline__ void leave_part(float *slot, int row, int dim, const row_part<N> &part)
@@ -360,43 +456,63 @@ __device__ __forceinline__ void finish_item(const decode_params &p, accumulator<
     constexpr int VECTORS = T::ROWS * T::D / 4 / T::CONSUMERS, N = VECTORS < 2 ? 1 : 2, STEP = T::D / N;
     static_assert(STEP % 4 == 0);
 
-    float *const first_slot = slots_of<T>(p, item.share - item.rank);
-    store_accumulator<T>(merge + key_warp * PLANE, acc, first_row, lane);
-    const gathering todo = what_to_gather(item);
-    if (key_warp < todo.count) {
-        __syncwarp();
-        gather<T>(todo, key_warp, T::KEY_WARPS, merge + key_warp * PLANE, first_slot, rows, first_row, lane);
-    }
-    named_barrier(1, T::CONSUMERS);
-#pragma unroll 1
-    for (int unit = threadIdx.x; unit < T::ROWS * STEP / 4; unit += T::CONSUMERS) {
-        const int row = unit / (STEP / 4), dim = unit % (STEP / 4) * 4, place = row * T::ACC_STRIDE + dim;
-        if (rows[row].out_row < 0)
-            continue;
-        row_part<N> part, warps[T::KEY_WARPS];
-#pragma unroll
-        for (int k = 0; k < T::KEY_WARPS; k++) {
-            const float *from = merge + k * PLANE + place;
-#pragma unroll
-            for (int j = 0; j < N; j++)
-                warps[k].o[j] = *reinterpret_cast<const float4 *>(from + j * STEP);
-            warps[k].state = *reinterpret_cast<const float2 *>(from - dim + T::D);
+    float *const first_slot = slots_of<T>(p, item.share - item.rank), *const plane = merge + key_warp * PLANE;
+    store_accumulator<T>(plane, acc, first_row, lane);
+    const bool spared = T::SPARES && item.adders > 0, adds = spared && item.adder >= 0;
+    int led = -1;
+    if constexpr (T::SPARES) {
+        led = led_row<T>(item, rows);
+        const int row = item.adder + key_warp / max(item.adders, 1) * item.adders; // of an adder, with other warps
+        if (adds && rows[row].out_row >= 0) {
+            __syncwarp();
+            gather_row<T>(ranks_of_row(item, row), key_warp % item.adders, item.adders, plane + row * T::ACC_STRIDE,
+                          first_slot + row * T::ACC_STRIDE, lane);
         }
-        float top = warps[0].state.x;
+    }
+    const gathering todo = what_to_gather(item);
+    if (!spared && key_warp < todo.count) {
+        __syncwarp();
+        gather<T>(todo, key_warp, T::KEY_WARPS, plane, first_slot, rows, first_row, lane);
+    }
+    for (bool again = false;; again = true) { // all rows but the one that is led, and that one later
+        named_barrier(1, T::CONSUMERS);
+#pragma unroll 1
+        for (int unit = threadIdx.x; unit < T::ROWS * STEP / 4; unit += T::CONSUMERS) {
+            const int row = unit / (STEP / 4), dim = unit % (STEP / 4) * 4, place = row * T::ACC_STRIDE + dim;
+            if (rows[row].out_row < 0 || (row == led) != again || (adds && row % item.adders != item.adder))
+                continue;
+            row_part<N> part, warps[T::KEY_WARPS];
 #pragma unroll
-        for (int k = 1; k < T::KEY_WARPS; k++)
-            top = fmaxf(top, warps[k].state.x);
-        part = warps[0];
-        scale_part(part, top);
+            for (int k = 0; k < T::KEY_WARPS; k++) {
+                const float *from = merge + k * PLANE + place;
 #pragma unroll
-        for (int k = 1; k < T::KEY_WARPS; k++)
-            add_part(part, warps[k]);
-        if (item.rank > 0) {
-            leave_part<T>(first_slot + item.rank * CTA_SLOTS<T>, row, dim, part);
-        } else {
+                for (int j = 0; j < N; j++)
+                    warps[k].o[j] = *reinterpret_cast<const float4 *>(from + j * STEP);
+                warps[k].state = *reinterpret_cast<const float2 *>(from - dim + T::D);
+            }
+            float top = warps[0].state.x;
 #pragma unroll
-            for (int j = 0; j < N; j++)
-                store_out<T>(p, rows[row].out_row, dim + j * STEP, part.o[j], part.state);
+            for (int k = 1; k < T::KEY_WARPS; k++)
+                top = fmaxf(top, warps[k].state.x);
+            part = warps[0];
+            scale_part(part, top);
+#pragma unroll
+            for (int k = 1; k < T::KEY_WARPS; k++)
+                add_part(part, warps[k]);
+            if (item.rank > 0 || (spared && !adds)) {
+                leave_part<T>(first_slot + item.rank * CTA_SLOTS<T>, row, dim, part);
+            } else {
+#pragma unroll
+                for (int j = 0; j < N; j++)
+                    store_out<T>(p, rows[row].out_row, dim + j * STEP, part.o[j], part.state);
+            }
+        }
+        if (again || led < 0)
+            break;
+        if constexpr (T::SPARES) {
+            // to its own part of the row, which nobody else looks at before all have met again
+            gather_row<T>({min(item.last_rank - item.rank, FAN_IN - 1), 0, item.rank + 1, 1}, key_warp, T::KEY_WARPS,
+                          plane + led * T::ACC_STRIDE, first_slot + led * T::ACC_STRIDE, lane);
         }
     }
     if (!item.final)

@@ -33,6 +33,8 @@ constexpr u64 EVEN_LAUNCH = T::ROWS >= 32 ? ~u64{0} : u64{20000} * T::UNITS;
 // Of an item that is dealt out, whatever its length: more than any has.
 constexpr int DEALT_UNITS = 1 << 30;
 
+constexpr int LEAST_ADDERS = 4; // of an item: fewer gain nothing (merge.cuh)
+
 // A CTA's run of tiles, and where it begins.
 struct share {
     u64 each, extra;     // units of a share; the first `extra` shares have one more
@@ -40,6 +42,7 @@ struct share {
     u64 offset;          // of `start` within its request
     counting how;
     int index;           // of the share; negative if there is none for this CTA
+    int adders, adder;   // as item_info's; an adder's share is the one with its item's first piece
     int b;               // the request that `start` lies in
     request req;
     request_tiles tiles;
@@ -61,6 +64,26 @@ struct share {
         return static_cast<int>(x < larger ? divide(x, each + 1) : extra + divide(x - larger, each));
     }
 
+    // Has CTAs that are left put items together, if all items are cut in as many pieces, at their ends too.  They are
+    // dispatched after the CTAs that they wait for.
+    template <class T>
+    __device__ __forceinline__ void call_adders(u64 total, int count, int all_items)
+    {
+        constexpr int LEAST_PIECES = 5; // of an item: fewer gain nothing
+        const int spare = gridDim.x - count, pieces = count / all_items;
+        if (pieces < LEAST_PIECES || spare < LEAST_ADDERS * all_items || pieces * all_items != count ||
+            (all_items > 1 && total % count != 0))
+            return;
+        adders = LEAST_ADDERS;
+        while (adders < T::ROWS && adders * 2 * all_items <= spare)
+            adders *= 2;
+        const int nth = -1 - index;
+        if (nth >= 0 && nth < adders * all_items) {
+            adder = nth % adders;
+            index = nth / adders * pieces;
+        }
+    }
+
     // alike: every request has as many items of the same length as the others, all level
     template <class T>
     __device__ __forceinline__ void cut(const decode_params &p, u64 total, bool alike, int heads)
@@ -77,9 +100,15 @@ struct share {
             if (limit < static_cast<u64>(count))
                 count = static_cast<int>(limit - limit % items);
         }
+        if (T::SPARES && alike && p.batch * heads == 1 && count > 2 * LEAST_ADDERS) // worth more than 3 % of the CTAs
+            count = min(count, static_cast<int>(gridDim.x) - LEAST_ADDERS);
         // no share but the last is smaller than a tile, so that none between two that hold an item's tiles is empty
         count = static_cast<int>(min(static_cast<u64>(count), (total + T::UNITS - 1) / T::UNITS));
         index = count - 1 - static_cast<int>(blockIdx.x);
+        adders = 0;
+        adder = -1;
+        if (T::SPARES && alike)
+            call_adders<T>(total, count, p.batch * heads);
         if (index < 0)
             return;
         const bool even = items > static_cast<u64>(count) && items % count == 0;

@@ -32,15 +32,19 @@ struct item_info {
     int last_rank;
     bool solo;     // key warp w has head w of the item's to itself, and leaves partial result w of the CTA's
     bool final;    // the CTA's last
+    int adders;    // CTAs without a share that put the item together (merge.cuh); 0: its CTA of rank 0 does
+    int adder;     // which of them this CTA is; negative: it has a piece
 };
 
-enum class kernel_family { tma, wide, wgmma, swapab, async };
+enum class kernel_family { tma, wide, lone, wgmma, swapab, async };
 
 template <kernel_family F, element E, int RAW_ELEM, int D_, int ROWS_, int TILE_, int KEY_WARPS_, int ROW_WARPS_,
           int STAGES_, bool SOLO_, int KIND_, int COPIERS_>
 struct traits {
     static constexpr bool BF16 = E == element::bf16, FP8 = E == element::fp8e4m3, SOLO = SOLO_;
     static constexpr bool TMA = F != kernel_family::async, WGMMA = F == kernel_family::wgmma;
+    static constexpr bool SPARES = F == kernel_family::lone; // CTAs without a share may be adders
+    static constexpr bool ALONE = F == kernel_family::wide || SPARES; // at most 32 requests (schedule.cuh)
     static constexpr bool SWAPAB = F == kernel_family::swapab, K_LEAVES_FIRST = WGMMA || SWAPAB; // of a stage of the ring
     static constexpr bool CONVERTS = LAYOUT_CONVERTS(KIND_, RAW_ELEM);
     static constexpr int ELEM_BYTES = LAYOUT_ELEM(KIND_, RAW_ELEM); // in shared memory, for the matrix instructions

@@ -10,6 +10,7 @@
  *                 pages come through the copy engine.
  * family wide     as tma, for launches of few items, each cut into many pieces: larger tiles, so that fewer
  *                 pieces are to be merged, by more threads.
+ * family lone     as wide, for launches of so few items that CTAs are left, which put the pieces together.
  * family wgmma    as tma, on compute capability 9.0 alone, for many query rows: a consumer warpgroup owns 64
  *                 rows and takes all keys.  KEY_WARPS is 1.  fp8 becomes fp16 on its way (convert.cuh).
  * family swapab   as tma, on compute capability 9.0 alone, for fp8 and up to 64 query rows: one consumer warpgroup, with
@@ -30,6 +31,7 @@
 
 /*       family dtype  elem D   rows tile keyw roww stages ctas/SM solo */
 #define QUIRE_VARIANTS_D64_16(V, dtype)                     \
+    V(lone,  dtype, 2, 64,  8,  256, 8, 1, 2, 1, 0)         \
     V(wide,  dtype, 2, 64,  8,  256, 8, 1, 2, 1, 0)         \
     V(wide,  dtype, 2, 64,  16, 256, 8, 1, 2, 1, 0)         \
     V(tma,   dtype, 2, 64,  8,  128, 4, 1, 2, 2, 1)         \
@@ -41,6 +43,7 @@
     V(async, dtype, 2, 64,  8,  128, 4, 1, 2, 1, 0)         \
     V(async, dtype, 2, 64,  16, 64,  2, 2, 3, 1, 0)
 #define QUIRE_VARIANTS_D128_16(V, dtype)                    \
+    V(lone,  dtype, 2, 128, 8,  128, 8, 1, 2, 1, 0)         \
     V(wide,  dtype, 2, 128, 8,  128, 8, 1, 2, 1, 0)         \
     V(wide,  dtype, 2, 128, 16, 128, 8, 1, 2, 1, 0)         \
     V(tma,   dtype, 2, 128, 8,  64,  4, 1, 2, 2, 1)         \
@@ -61,6 +64,7 @@
     V(async, dtype, 2, 256, 8,  32,  2, 1, 2, 1, 0)         \
     V(async, dtype, 2, 256, 16, 16,  1, 2, 3, 1, 0)
 #define QUIRE_VARIANTS_D64_8(V, dtype)                      \
+    V(lone,  dtype, 1, 64,  8,  256, 8, 1, 2, 1, 0)         \
     V(wide,  dtype, 1, 64,  8,  256, 8, 1, 2, 1, 0)         \
     V(tma,   dtype, 1, 64,  8,  256, 4, 1, 2, 2, 1)         \
     V(tma,   dtype, 1, 64,  16, 256, 4, 1, 2, 2, 0)         \
@@ -73,6 +77,7 @@
     V(async, dtype, 1, 64,  8,  128, 4, 1, 3, 1, 0)         \
     V(async, dtype, 1, 64,  16, 64,  2, 2, 3, 1, 0)
 #define QUIRE_VARIANTS_D128_8(V, dtype)                     \
+    V(lone,  dtype, 1, 128, 8,  256, 8, 1, 2, 1, 0)         \
     V(wide,  dtype, 1, 128, 8,  256, 8, 1, 2, 1, 0)         \
     V(tma,   dtype, 1, 128, 8,  128, 4, 1, 2, 2, 1)         \
     V(tma,   dtype, 1, 128, 16, 128, 4, 1, 2, 2, 0)         \

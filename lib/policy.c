@@ -10,7 +10,7 @@
 #include "kernels/variants.h"
 #include "status.h"
 
-enum family { family_tma, family_wide, family_wgmma, family_swapab, family_async };
+enum family { family_tma, family_wide, family_lone, family_wgmma, family_swapab, family_async };
 
 struct variant {
     enum family family;
@@ -96,16 +96,20 @@ quire_status policy_plan(const struct problem *p, const struct device_limits *d,
         return quire_fail(QUIRE_ERROR_UNSUPPORTED,
                           "device cuda:%d: expected compute capability 8.0 or higher, got %d.%d",
                           (int)p->device.device_id, d->capability / 10, d->capability % 10);
+    const int64_t rows = (int64_t)p->group * p->seq_len_q;
     const struct variant *v = NULL;
-    /* Few items: each is cut over four SMs or more, and merging the pieces is what takes time. */
-    const bool few = (int64_t)p->batch * p->kv_heads <= d->sm_count / 4;
+    /* Few items: each is cut over four SMs or more, and merging the pieces is what takes time. Where they are very few,
+     * CTAs may be left to do that. */
+    const int64_t items = (int64_t)p->batch * p->kv_heads;
+    const bool few = items <= d->sm_count / 4;
     if (d->kernels >= KERNELS_TMA) {
-        const struct variant *wide = few ? choose(p, family_wide, d->shared_bytes) : NULL;
+        const struct variant *wide = NULL;
         v = choose(p, family_tma, d->shared_bytes);
+        if (few && p->batch <= 32) /* which these count on */
+            wide = choose(p, items <= d->sm_count / 32 && rows <= 8 ? family_lone : family_wide, d->shared_bytes);
         if (v && wide && wide->rows == v->rows)
             v = wide;
     }
-    const int64_t rows = (int64_t)p->group * p->seq_len_q;
     const bool brief = p->window_left >= 0 && p->window_left <= SHORT_WINDOW;
     const int above = few && (p->head_dim != 128 || brief) ? WGMMA_ABOVE_FEW : WGMMA_ABOVE;
     const struct variant *swapab = d->kernels >= KERNELS_WGMMA ? choose(p, family_swapab, d->shared_bytes) : NULL;

@@ -32,10 +32,21 @@ static void choices(void)
 {
     const quire_dtype bf16 = QUIRE_DTYPE_BF16, fp8 = QUIRE_DTYPE_FP8E4M3;
     struct device_limits async = h200, tma = h200;
-    struct problem window = problem(bf16, 128, 4, 8, 1);
+    struct problem window = problem(bf16, 128, 4, 8, 1), one_head = problem(bf16, 128, 8, 1, 1);
 
+    one_head.q_heads = 8;
+    one_head.kv_heads = 1;
     kernel_of(&h200, problem(bf16, 128, 4, 1, 32), "decode_tma_bf16_d128_r8");
     kernel_of(&h200, problem(bf16, 128, 4, 1, 1), "decode_wide_bf16_d128_r8");
+    kernel_of(&h200, one_head, "decode_lone_bf16_d128_r8");
+    one_head.batch = 4;
+    kernel_of(&h200, one_head, "decode_lone_bf16_d128_r8");
+    one_head.batch = 5;
+    kernel_of(&h200, one_head, "decode_wide_bf16_d128_r8");
+    one_head.batch = 32;
+    kernel_of(&h200, one_head, "decode_wide_bf16_d128_r8");
+    one_head.batch = 33; /* a warp has no lane for one of these */
+    kernel_of(&h200, one_head, "decode_tma_bf16_d128_r8");
     kernel_of(&h200, problem(bf16, 128, 8, 1, 32), "decode_tma_bf16_d128_r8");
     kernel_of(&h200, problem(bf16, 128, 9, 1, 32), "decode_tma_bf16_d128_r16");
     kernel_of(&h200, problem(bf16, 128, 9, 1, 1), "decode_wide_bf16_d128_r16");

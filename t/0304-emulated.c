@@ -370,14 +370,14 @@ static void check_image(DLDataType dtype, int head_dim)
                 continue; /* until the end of a share falls into an item */
         }
     c.shape.q_lens = NULL;
-    for (int i = 0; i < 6; i++) { /* one KV head of one request: few items */
+    for (int i = 0; i < 8; i++) { /* one KV head of one request: few items; from 32 SMs on, very few */
         const bool split = i % 2;
 
         c.what = split ? "one long head" : "one short head";
-        c.kernels = i < 4 ? KERNELS_TMA : KERNELS_WGMMA;
-        c.sm_count = 7;
+        c.kernels = i < 4 || i >= 6 ? KERNELS_TMA : KERNELS_WGMMA;
+        c.sm_count = i < 6 ? 7 : 32;
         c.shape.batch = c.shape.kv_heads = 1;
-        c.shape.seq_len_q = i < 2 ? 1 : 2; /* 6 and 12 rows */
+        c.shape.seq_len_q = i < 2 || i >= 6 ? 1 : 2; /* 6 and 12 rows */
         c.shape.q_heads = 6;
         c.shape.seq_lens = split ? one_long : one_tile;
         vary(&c);
@@ -428,7 +428,8 @@ static void check_balance(void)
 
 static void check_special(void)
 {
-    static const int32_t empty[3], none[40], long_head[] = { 3000 }, rising[] = { 192 },
+    static const int32_t empty[3], none[40], long_head[] = { 3000 }, longer_head[] = { 4500 },
+                         two_long[] = { 4400, 4400 }, far_head[] = { 9300 }, ten_tiles[] = { 1270, 1270 }, rising[] = { 192 },
                          short_keys[] = { 30, 200, 77, 129, 5, 12 }, long_queries[] = { 1, 100, 4, 17, 5, 112 },
                          level[] = { 600, 600, 600 },
                          unlike_keys[] = { 900, 40, 1300, 0, 300 }, unlike_queries[] = { 100, 1, 64, 0, 33 };
@@ -450,6 +451,26 @@ static void check_special(void)
         { .what = "more ranks than are added at once", .kernels = KERNELS_ASYNC, .sm_count = 40, .window = -1,
           .shape = { .batch = 1, .seq_lens = long_head, .seq_len_q = 1, .q_heads = 7, .kv_heads = 1, .head_dim = 64,
                      .page_size = 128, .dtype = BF16, .out_dtype = BF16 } },
+        { .what = "spare CTAs add", .kernels = KERNELS_TMA, .sm_count = 36, .window = -1, .stable = true,
+          .shape = { .batch = 1, .seq_lens = ten_tiles, .seq_len_q = 1, .q_heads = 8, .kv_heads = 1, .head_dim = 128,
+                     .page_size = 16, .dtype = BF16, .out_dtype = BF16 } },
+        { .what = "spare CTAs add several items", .kernels = KERNELS_TMA, .sm_count = 64, .window = -1,
+          .shape = { .batch = 2, .seq_lens = ten_tiles, .seq_len_q = 2, .q_heads = 4, .kv_heads = 1, .head_dim = 128,
+                     .page_size = 16, .dtype = BF16, .out_dtype = BF16 } },
+        { .what = "spare CTAs add, more ranks than at once", .kernels = KERNELS_TMA, .sm_count = 32, .window = -1,
+          .stable = true,
+          .shape = { .batch = 1, .seq_lens = long_head, .seq_len_q = 1, .q_heads = 6, .kv_heads = 1, .head_dim = 128,
+                     .page_size = 64, .dtype = FP16, .out_dtype = FP16 } },
+        { .what = "spare CTAs add what others have added a row of", .kernels = KERNELS_TMA, .sm_count = 39, .window = -1,
+          .shape = { .batch = 1, .seq_lens = longer_head, .seq_len_q = 1, .q_heads = 8, .kv_heads = 1, .head_dim = 128,
+                     .page_size = 32, .dtype = BF16, .out_dtype = BF16 } },
+        { .what = "spare CTAs add what others have added a row of", .kernels = KERNELS_TMA, .sm_count = 40,
+          .mask = QUIRE_MASK_CAUSAL, .window = -1, .stable = true,
+          .shape = { .batch = 1, .seq_lens = far_head, .seq_len_q = 1, .q_heads = 7, .kv_heads = 1, .head_dim = 64,
+                     .page_size = 32, .dtype = FP8E4M3, .out_dtype = FP8E4M3 } },
+        { .what = "no CTA is spare", .kernels = KERNELS_TMA, .sm_count = 64, .window = -1,
+          .shape = { .batch = 2, .seq_lens = two_long, .seq_len_q = 1, .q_heads = 8, .kv_heads = 1, .head_dim = 128,
+                     .page_size = 32, .dtype = BF16, .out_dtype = BF16 } },
         { .what = "a tree of ranks", .kernels = KERNELS_WGMMA, .sm_count = 5, .window = -1,
           .shape = { .batch = 1, .seq_lens = long_head, .seq_len_q = 3, .q_heads = 16, .kv_heads = 1, .head_dim = 128,
                      .page_size = 16, .dtype = FP16, .out_dtype = FP16 } },
