@@ -242,7 +242,7 @@ function Bench:run(case)
     local verdict
     result.right, verdict, result.verified_tokens, result.verified = verify(case, of_set[last])
     if self.device ~= "cpu" then
-        result.host_seconds = measure.host_time(self.device, launches)
+        result.host_seconds = measure.host_time(self.device, launches, result.seconds)
     end
     result.requests, result.tokens = #case.kv_lens, 0
     for _, q in ipairs(case.q_lens) do

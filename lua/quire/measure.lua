@@ -19,6 +19,8 @@ local CPU_ROUNDS, CPU_SECONDS = 5, 0.3
 
 local READ_ROUNDS = 7
 
+local HOST_ROUNDS, HOST_GPU_SECONDS = 5, 10e-3 -- each
+
 local function device_number(device)
     return tonumber(device:match "^cuda:(%d+)$")
 end
@@ -113,17 +115,20 @@ function measure.launch_time(device, launches)
     return on_cpu(launches)
 end
 
--- Seconds that the host spends on a launch without a graph; CUDA only.
-function measure.host_time(device, launches)
+-- Seconds that the host spends on a launch without a graph, which takes the GPU `seconds`; CUDA only.
+function measure.host_time(device, launches, seconds)
     local cuda = require "quire.cuda"
     local stream = cuda.stream(device_number(device))
-    local COUNT, best = 200, math.huge -- fewer than the driver queues before it makes the host wait
-    for _ = 1, 5 do
+    -- Fewer than the driver queues before it makes the host wait.  And where launches are long no more than a few: a GPU
+    -- that has been busy for half a second is at its power limit, and slow, when the next workload is measured.
+    local count = math.max(10, math.min(200, math.floor(HOST_GPU_SECONDS / seconds)))
+    local best = math.huge
+    for _ = 1, HOST_ROUNDS do
         local start = clock.now()
-        for i = 0, COUNT - 1 do
+        for i = 0, count - 1 do
             launches[i % #launches + 1](stream)
         end
-        best = math.min(best, (clock.now() - start) / COUNT)
+        best = math.min(best, (clock.now() - start) / count)
         stream:sync()
     end
     return best
