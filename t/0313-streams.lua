@@ -234,12 +234,13 @@ do
     is(differ, 0, "... and depend on nothing that the host overwrote after them")
 end
 
--- A GPU kept busy by a foreign kernel: a decode that splits its items over the whole GPU gets few SMs, then all.
-if not gpu.on_cpu then
+-- A GPU kept busy by a foreign kernel: a decode that splits its items over the whole GPU gets few SMs, then all. One of
+-- many heads, and one of a single head, which CTAs without a share put together.
+local function beside_foreign_work(t)
     local cuda = quire.cuda
     local spin = gpu.kernel("spin", { "uint64_t" })
     local busy = cuda.stream(gpu.id)
-    local args = gpu.build { kv_lens = { 4000, 5, 1000 }, hq = 32, hkv = 8, id = "busy" }
+    local args = gpu.with(gpu.build(t), { metadata_stable = t.metadata_stable })
     local wanted = gpu.decode_fresh(args, stream)
     local own = gpu.fresh(args)
     gpu.sync()
@@ -253,7 +254,7 @@ if not gpu.on_cpu then
     quire.decode(own, stream)
     gpu.sync(stream)
     local still_busy = busy:busy()
-    ok(gpu.same_bits(own, wanted), "on a GPU that is nearly full, the same bits")
+    ok(gpu.same_bits(own, wanted), "%s: on a GPU that is nearly full, the same bits", t.id)
     ok(still_busy, "... and without waiting for the foreign kernel to end")
     busy:sync()
 
@@ -273,6 +274,11 @@ if not gpu.on_cpu then
     for i = 1, 20 do
         differ = differ + (gpu.same_bits(launches[i], wanted) and 0 or 1)
     end
-    is(differ, 0, "20 decodes beside foreign kernels of all sizes: the same bits")
+    is(differ, 0, "... 20 decodes beside foreign kernels of all sizes: the same bits")
+end
+if not gpu.on_cpu then
+    beside_foreign_work { kv_lens = { 4000, 5, 1000 }, hq = 32, hkv = 8, id = "many heads" }
+    beside_foreign_work { kv_lens = { 9000 }, hq = 8, hkv = 1, id = "one KV head" }
+    beside_foreign_work { kv_lens = { 9000 }, hq = 8, hkv = 1, metadata_stable = true, id = "one KV head, stable" }
 end
 tap.done()
