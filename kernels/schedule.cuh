@@ -100,7 +100,7 @@ struct share {
             if (limit < static_cast<u64>(count))
                 count = static_cast<int>(limit - limit % items);
         }
-        if (T::SPARES && alike && p.batch * heads == 1 && count > 2 * LEAST_ADDERS) // worth more than 3 % of the CTAs
+        if (T::SPARES && alike && p.batch * heads == 1 && count > 2 * LEAST_ADDERS) // worth four of 132 CTAs
             count = min(count, static_cast<int>(gridDim.x) - LEAST_ADDERS);
         // no share but the last is smaller than a tile, so that none between two that hold an item's tiles is empty
         count = static_cast<int>(min(static_cast<u64>(count), (total + T::UNITS - 1) / T::UNITS));

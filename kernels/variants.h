@@ -10,7 +10,8 @@
  *                 pages come through the copy engine.
  * family wide     as tma, for launches of few items, each cut into many pieces: larger tiles, so that fewer
  *                 pieces are to be merged, by more threads.
- * family lone     as wide, for launches of so few items that CTAs are left, which put the pieces together.
+ * family lone     as wide, for launches of so few items that CTAs are left, which put the pieces together; where none is
+ *                 left, or items are unlike, it does as wide.
  * family wgmma    as tma, on compute capability 9.0 alone, for many query rows: a consumer warpgroup owns 64
  *                 rows and takes all keys.  KEY_WARPS is 1.  fp8 becomes fp16 on its way (convert.cuh).
  * family swapab   as tma, on compute capability 9.0 alone, for fp8 and up to 64 query rows: one consumer warpgroup, with

@@ -92,12 +92,12 @@ end
 -- What is stored for a number in an integer type: nothing that would be another number.
 local function whole(name, lowest, highest)
     return function(x)
-        local number = tonumber(x)
+        local number = type(x) ~= "string" and tonumber(x)
         if not (number and number % 1 == 0 and number >= lowest and number <= highest) then
-            error(("tensor: %s: expected a whole number from %d to %d, got %s"):format(name, lowest, highest,
+            error(("tensor: %s: expected a whole number from %.0f to %.0f, got %s"):format(name, lowest, highest,
                 tostring(x)), 0)
         end
-        return number
+        return x -- as it came: an int64_t has more digits than a number
     end
 end
 
@@ -122,7 +122,8 @@ add("fp32", C.QUIRE_CODE_FLOAT, 32, "float")
 add("fp64", C.QUIRE_CODE_FLOAT, 64, "double")
 add("int8", C.QUIRE_CODE_INT, 8, "int8_t", whole("int8", -2 ^ 7, 2 ^ 7 - 1))
 add("int32", C.QUIRE_CODE_INT, 32, "int32_t", whole("int32", -2 ^ 31, 2 ^ 31 - 1))
-add("int64", C.QUIRE_CODE_INT, 64, "int64_t", nil, tonumber) -- refused as metadata; others' tensors have it
+-- Refused as metadata; others' tensors have it. 2^63 - 1024 is the number below 2^63.
+add("int64", C.QUIRE_CODE_INT, 64, "int64_t", whole("int64", -2 ^ 63, 2 ^ 63 - 1024), tonumber)
 add("uint8", C.QUIRE_CODE_UINT, 8, "uint8_t", whole("uint8", 0, 2 ^ 8 - 1))
 
 -- The description of a type by its name; raises as seen from `level` callers above.
