@@ -174,11 +174,7 @@ do
         sides[i].launch = quire.bind(sides[i].mine)
     end
     for _ = 1, 10 do
-        for _ = 1, 20 do
-            for _, side in ipairs(sides) do
-                side.launch(side.stream)
-            end
-        end
+        gpu.in_turns(sides, 20)
         for _, side in ipairs(sides) do
             gpu.sync(side.stream)
             side.differ = side.differ + (gpu.same_bits(side.mine, side.wanted) and 0 or 1)

@@ -32,11 +32,7 @@ for _, t in ipairs {
         ok(verdict.ok, "%s: device %d is right (worst error %.3f of its bound)", t.id, i, verdict.worst_error)
     end
 
-    for _ = 1, 50 do
-        for _, s in ipairs(sides) do
-            s.launch(s.stream)
-        end
-    end
+    gpu.in_turns(sides, 50)
     for i, s in ipairs(sides) do
         gpu.sync(s.stream)
         ok(gpu.same_bits(s.mine, s.wanted), "%s: 50 launches in turns: device %d gives the bits of one alone", t.id, i)

@@ -130,6 +130,15 @@ function gpu.decode_fresh(args, stream)
     return own
 end
 
+-- `rounds` launches of each of `sides`, which have a launch and a stream, one after the other.
+function gpu.in_turns(sides, rounds)
+    for _ = 1, rounds do
+        for _, side in ipairs(sides) do
+            side.launch(side.stream)
+        end
+    end
+end
+
 function gpu.same_bits(a, b)
     return a.out:same_bits(b.out) and a.lse:same_bits(b.lse)
 end

@@ -269,6 +269,17 @@ static bool end_sums(const struct rows *rows, float scale, float *partial)
     return finite;
 }
 
+/* The weighted sum of V over a chunk; scores become weights on the way, or are weights if softmax is NULL. */
+static void weigh_chunk(const struct rows *rows, const struct chunk *chunk, struct softmax *softmax, float *partial)
+{
+    for (int begin = chunk->begin, end; begin < chunk->end; begin = end) {
+        end = part_end(chunk, begin, WEIGH_BLOCKS(rows, chunk));
+        if (softmax != NULL)
+            weights_part(rows, begin, end, softmax);
+        weigh_part(rows, chunk, begin, end, partial);
+    }
+}
+
 static void chunk_partial(const struct rows *rows, const struct chunk *chunk, float *partial)
 {
     struct softmax softmax[TILE_ROWS]; /* of a group at its first row */
@@ -278,19 +289,12 @@ static void chunk_partial(const struct rows *rows, const struct chunk *chunk, fl
         score_part(rows, chunk, begin, end);
     }
     end_scores(rows, chunk, softmax, partial);
-    for (int begin = chunk->begin, end; begin < chunk->end; begin = end) {
-        end = part_end(chunk, begin, WEIGH_BLOCKS(rows, chunk));
-        weights_part(rows, begin, end, softmax);
-        weigh_part(rows, chunk, begin, end, partial);
-    }
+    weigh_chunk(rows, chunk, softmax, partial);
     end_weights(rows, softmax, partial);
     if (rows->dtype != QUIRE_DTYPE_BF16 || end_sums(rows, 1, partial))
         return;
     lower_weights(rows, chunk);
-    for (int begin = chunk->begin, end; begin < chunk->end; begin = end) {
-        end = part_end(chunk, begin, chunk->part_blocks);
-        weigh_part(rows, chunk, begin, end, partial);
-    }
+    weigh_chunk(rows, chunk, NULL, partial);
     end_sums(rows, LOWERED, partial);
 }
 
