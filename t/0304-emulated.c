@@ -23,6 +23,7 @@ int main(void)
 
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -53,7 +54,7 @@ static struct kernel {
     bool whole, split; /* what ran */
 } kernels[] = { ALL_VARIANTS(ROW) };
 
-enum { KERNELS = sizeof kernels / sizeof *kernels };
+enum { KERNELS = sizeof kernels / sizeof *kernels, PATIENCE = 200 /* seconds of a processor, for a case */ };
 
 static struct kernel *find_kernel(const char *name)
 {
@@ -292,7 +293,8 @@ static bool check_case(const struct test_case *c)
     fflush(stdout);
     child = fork();
     if (child == 0) {
-        alarm(60); /* a loop that waits for nothing is no deadlock to the emulator */
+        /* a loop that waits for nothing is no deadlock to the emulator; the slowest case takes a tenth of this */
+        setrlimit(RLIMIT_CPU, &(struct rlimit){ PATIENCE, PATIENCE });
         outcome->right = run_case(c, outcome);
         fflush(stdout);
         _exit(0);
@@ -433,14 +435,16 @@ static void check_special(void)
                          short_keys[] = { 30, 200, 77, 129, 5, 12 }, long_queries[] = { 1, 100, 4, 17, 5, 112 },
                          level[] = { 600, 600, 600 },
                          unlike_keys[] = { 900, 40, 1300, 0, 300 }, unlike_queries[] = { 100, 1, 64, 0, 33 };
-    static int32_t many[400], same[400], mixed[40];
+    static int32_t many[400], one_each[400], same[40], mixed[40];
 
     for (int i = 0; i < 400; i++) {
         many[i] = i * 29 % 41;
-        same[i] = 384;
+        one_each[i] = 40; /* a tile */
     }
-    for (int i = 0; i < 40; i++)
+    for (int i = 0; i < 40; i++) {
+        same[i] = 384;
         mixed[i] = i % 3 ? 20 + i : 500 + 10 * i;
+    }
     const struct test_case cases[] = {
         { .what = "no keys at all", .kernels = KERNELS_TMA, .sm_count = 3, .window = -1,
           .shape = { .batch = 3, .seq_lens = empty, .seq_len_q = 2, .q_heads = 8, .kv_heads = 2, .head_dim = 64,
@@ -508,7 +512,7 @@ static void check_special(void)
                      .page_size = 32, .dtype = BF16, .out_dtype = BF16 } },
         { .what = "dealt out, more requests than threads", .kernels = KERNELS_WGMMA, .sm_count = 10, .window = -1,
           .mask = QUIRE_MASK_CAUSAL, .whole = true,
-          .shape = { .batch = 400, .seq_lens = same, .seq_len_q = 13, .q_heads = 10, .kv_heads = 1, .head_dim = 64,
+          .shape = { .batch = 400, .seq_lens = one_each, .seq_len_q = 13, .q_heads = 10, .kv_heads = 1, .head_dim = 64,
                      .page_size = 128, .dtype = BF16, .out_dtype = BF16 } },
         { .what = "too few items to be dealt out", .kernels = KERNELS_WGMMA, .sm_count = 5, .mask = QUIRE_MASK_CAUSAL,
           .window = -1,
