@@ -1,11 +1,19 @@
 -- quire bench: what it prints, and that it tells wrong from right; no test asserts a time.
 -- SPDX-License-Identifier: Apache-2.0
+local ffi = require "ffi"
 local cjson = require "cjson"
 local tap = require "tap"
 local casefile = require "quire.casefile"
 local text = require "quire.text"
 local work = require "quire.work"
 local workloads = require "quire.workloads"
+
+ffi.cdef [[
+int posix_openpt(int flags), grantpt(int terminal), unlockpt(int terminal);
+char *ptsname(int terminal);
+ssize_t read(int file, void *to, size_t most);
+]]
+local O_RDWR_NOCTTY = 2 + 0x100
 
 local device = tap.device()
 local ok, is, like = tap.ok, tap.is, tap.like
@@ -199,7 +207,7 @@ like(out, "\nodd: query: head_dim[^\n]*UNSUPPORTED[^\n]*\ngood +16 .*right 1/1\n
 like(out, "huge: skipped, it needs [%d.]+ GB of pages, and room for", "a row too large is skipped")
 
 -- Rows are there as soon as they are measured, and stay there if what follows is interrupted.
-local function interrupted(options)
+local function interrupted(options, err_to)
     local rows = { "name,kv_lens,hq,hkv,d,dtype" }
     for n = 1, 200 do
         rows[#rows + 1] = ("row %d,10,8,2,64,bf16"):format(n)
@@ -207,7 +215,8 @@ local function interrupted(options)
     write(table.concat(rows, "\n") .. "\n")
     local wait = ("for i in $(seq 600); do grep -q '^row 2' '%s' && break; sleep 0.1; done"):format(out_path)
     local status = os.execute(("'%s' bench --working-set 4 --device %s %s '%s' >'%s' 2>'%s' & pid=$!; %s; "
-        .. "kill -INT $pid; wait $pid"):format(os.getenv "QUIRE_COMMAND", device, options, file_path, out_path, err_path, wait))
+        .. "kill -INT $pid; wait $pid"):format(os.getenv "QUIRE_COMMAND", device, options, file_path, out_path,
+        err_to or err_path, wait))
     return status / 256, slurp(out_path), slurp(err_path)
 end
 for _, options in ipairs { "", "--csv" } do
@@ -217,6 +226,20 @@ for _, options in ipairs { "", "--csv" } do
     ok(out:find(options == "" and "^workload" or "^name,") and count >= 2 and count < 200 and out:sub(-1) == "\n",
         "interrupted %s: a heading and %d rows, all whole", options, count)
     is(err, "", "interrupted %s: nothing on standard error", options)
+end
+do
+    local terminal = ffi.C.posix_openpt(O_RDWR_NOCTTY)
+    if terminal < 0 or ffi.C.grantpt(terminal) ~= 0 or ffi.C.unlockpt(terminal) ~= 0 then
+        ok(true, "interrupted on a terminal # SKIP there is none to be had")
+    else
+        status, out = interrupted("", ffi.string(ffi.C.ptsname(terminal)))
+        local room = ffi.new "char[65536]"
+        local seen = ffi.string(room, math.max(0, tonumber(ffi.C.read(terminal, room, 65536))))
+        is(status, 128 + 2, "interrupted on a terminal: ended by the signal")
+        like(out, "\nrow 2[^\n]+right 1/1\n$", "interrupted on a terminal: all rows whole, none of them failed")
+        like(seen, "%[[#.]+%] %d+/200 row %d+\r\27%[K$",
+            "interrupted on a terminal: the bar is off the line, and no more")
+    end
 end
 write("name,kv_lens,hq,hkv,d,dtype\nodd,10,8,2,96,bf16\ngood,10,8,2,64,bf16\nhuge,2000000000x9,8,8,256,bf16\n")
 

@@ -11,7 +11,10 @@ local library = require "quire.library"
 local common = require "quire.command.options"
 local progress = require "quire.command.progress"
 
-ffi.cdef "void (*signal(int number, void (*handler)(int)))(int);"
+ffi.cdef [[
+void (*signal(int number, void (*handler)(int)))(int);
+int raise(int number);
+]]
 
 local SIGINT, DEFAULT = 2, nil
 
@@ -60,8 +63,11 @@ return function(arguments)
         io.stderr:write(parser:get_help(), "\n")
         return UNUSABLE
     end
-    -- luajit makes an interrupt an error, which who goes on after a failed row would take for that row's
-    ffi.C.signal(SIGINT, DEFAULT)
+    -- luajit makes the first interrupt an error, as soon as it is back in its interpreter: time to take a bar off the
+    -- line.  Without one there is nothing to wait for.
+    if not progress.visible then
+        ffi.C.signal(SIGINT, DEFAULT)
+    end
     local done, right = pcall(function()
         local right = modules[options.subcommand].run(options)
         common.flush()
@@ -69,6 +75,9 @@ return function(arguments)
     end)
     if not done then
         progress.clear()
+        if common.is_interrupt(right) then
+            ffi.C.raise(SIGINT) -- by which whoever waits for the command knows; luajit has made it fatal again
+        end
         io.stderr:write(("quire %s: %s\n"):format(options.subcommand, common.message_of(right)))
         return UNUSABLE
     end

@@ -218,7 +218,7 @@ local function measure_all(all, list, print_row)
     for done, n in ipairs(by_dtype(list)) do
         local case = list[n]
         bar:show(done - 1, case.id)
-        local ok, result = pcall(all.run, all, case)
+        local ok, result = common.attempt(all.run, all, case)
         if not ok then
             result = { name = case.id, page = case.page, problem = common.message_of(result) }
         elseif result.seconds then

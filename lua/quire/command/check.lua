@@ -48,12 +48,12 @@ end
 
 -- Decodes a case and compares: whether it is right, and what to say.
 local function run_case(case, device)
-    local built, there, here = pcall(cases.build, case, device)
+    local built, there, here = common.attempt(cases.build, case, device)
     if not built then
         return false, common.message_of(there)
     end
     local start = clock.now()
-    local ran, problem = pcall(quire.decode, there)
+    local ran, problem = common.attempt(quire.decode, there)
     if not ran then
         return false, common.message_of(problem)
     end

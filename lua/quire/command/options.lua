@@ -55,6 +55,23 @@ function options.message_of(problem)
     return (tostring(problem):gsub("^[^\n]-%.lua:%d+: ", ""))
 end
 
+-- Whether an error is luajit's of an interrupt.
+function options.is_interrupt(problem)
+    return tostring(problem):find "interrupted!$" ~= nil
+end
+
+local function go_on(ok, result, ...)
+    if not ok and options.is_interrupt(result) then
+        error(result, 0)
+    end
+    return ok, result, ...
+end
+
+-- pcall of one row of many, after whose failure the others are to follow: but not after an interrupt.
+function options.attempt(...)
+    return go_on(pcall(...))
+end
+
 -- Raises if no decode can run on the device; else its description.
 function options.usable_device(name)
     local device = require "quire".device(name)

@@ -8,6 +8,8 @@ ffi.cdef "int isatty(int descriptor);"
 local WIDTH = 30 -- characters of the bar
 local STDERR = 2
 
+local visible = ffi.C.isatty(STDERR) == 1
+
 local Bar = {}
 Bar.__index = Bar
 
@@ -15,11 +17,11 @@ local shown -- the bar that is on the line, if one is
 
 -- A bar of `total` steps.
 local function start(total)
-    return setmetatable({ total = total, visible = ffi.C.isatty(STDERR) == 1 }, Bar)
+    return setmetatable({ total = total }, Bar)
 end
 
 function Bar:show(done, what)
-    if self.visible then
+    if visible then
         local filled = math.floor(WIDTH * done / math.max(self.total, 1))
         io.stderr:write(("\r\27[K[%s%s] %d/%d %s"):format(
             ("#"):rep(filled), ("."):rep(WIDTH - filled), done, self.total, what))
@@ -38,4 +40,4 @@ local function clear()
 end
 Bar.clear = clear
 
-return { start = start, clear = clear }
+return { visible = visible, start = start, clear = clear }
