@@ -50,6 +50,7 @@ is(info.version, version, "info --json: version")
 is(info.devices[1].device, "cpu", "info --json: the CPU is first")
 is(info.devices[1].supported.max_group, 32, "info --json: what is supported")
 works("--help", "info.*decode.*check", "--help")
+works("check --help", "^Usage: quire check .*file.*%-%-tap", "a subcommand's --help")
 
 -- ---- decode --------------------------------------------------------------------------------------
 
@@ -152,6 +153,11 @@ if io.open "/dev/full" then
     is(os.execute(("'%s' check %s >/dev/full 2>'%s'"):format(os.getenv "QUIRE_COMMAND", file_path, err_path)) / 256, 2,
         "a full disk: exit status")
     like(slurp(err_path), "^quire check: standard output: [^\n]+\n$", "a full disk: says so")
+    for _, line in ipairs { "--help", "--version", "info --help", "bench -h" } do
+        is(os.execute(("'%s' %s >/dev/full 2>'%s'"):format(os.getenv "QUIRE_COMMAND", line, err_path)) / 256, 2,
+            "a full disk, %s: exit status", line)
+        like(slurp(err_path), "^quire: standard output: [^\n]+\n$", "a full disk, %s: says so", line)
+    end
 end
 unusable("check", "missing argument 'file'", "no file")
 

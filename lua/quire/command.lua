@@ -22,16 +22,51 @@ local SUBCOMMANDS = { "info", "decode", "check", "bench" }
 
 local RIGHT, WRONG, UNUSABLE = 0, 1, 2
 
+-- Calls what prints something and returns whether all was right: the exit status.  `name` begins an error's line.
+local function status_of(name, print_all)
+    local done, right = pcall(function()
+        local right = print_all()
+        common.flush()
+        return right
+    end)
+    if not done then
+        progress.clear()
+        if common.is_interrupt(right) then
+            ffi.C.raise(SIGINT) -- by which whoever waits for the command knows; luajit has made it fatal again
+        end
+        io.stderr:write(name, ": ", common.message_of(right), "\n")
+        return UNUSABLE
+    end
+    return right and RIGHT or WRONG
+end
+
+local function status_of_text(text)
+    return status_of("quire", function()
+        print(text)
+        return true
+    end)
+end
+
+-- argparse's own ends the program whether or not what it printed could be written.
+local function add_help(parser)
+    parser:add_help { action = function()
+        os.exit(status_of_text(parser:get_help()))
+    end }
+end
+
 local function build_parser()
     local parser = argparse("quire", "Batch decode attention over a paged KV cache.")
         :command_target "subcommand"
         :require_command(false)
+    add_help(parser)
     parser:flag "--version"
         :description "Print the library's version."
     local modules = {}
     for _, name in ipairs(SUBCOMMANDS) do
+        local command = parser:command(name)
+        add_help(command)
         modules[name] = require("quire.command." .. name)
-        modules[name].describe(parser:command(name))
+        modules[name].describe(command)
     end
     return parser, modules
 end
@@ -57,8 +92,7 @@ return function(arguments)
         io.stderr:write("quire: ", options, "; 'quire --help' and 'quire COMMAND --help' tell what there is\n")
         return UNUSABLE
     elseif options.version then
-        io.stdout:write("quire ", library.version, "\n")
-        return RIGHT
+        return status_of_text("quire " .. library.version)
     elseif not options.subcommand then
         io.stderr:write(parser:get_help(), "\n")
         return UNUSABLE
@@ -68,18 +102,7 @@ return function(arguments)
     if not progress.visible then
         ffi.C.signal(SIGINT, DEFAULT)
     end
-    local done, right = pcall(function()
-        local right = modules[options.subcommand].run(options)
-        common.flush()
-        return right
+    return status_of("quire " .. options.subcommand, function()
+        return modules[options.subcommand].run(options)
     end)
-    if not done then
-        progress.clear()
-        if common.is_interrupt(right) then
-            ffi.C.raise(SIGINT) -- by which whoever waits for the command knows; luajit has made it fatal again
-        end
-        io.stderr:write(("quire %s: %s\n"):format(options.subcommand, common.message_of(right)))
-        return UNUSABLE
-    end
-    return right and RIGHT or WRONG
 end
