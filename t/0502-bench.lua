@@ -264,6 +264,9 @@ is(out, "", "no such file: no output")
 like(err, "^quire bench: /nonexistent.csv: No such file", "no such file: says why")
 status, out, err = bench("--set fp8 " .. file_path)
 is(status .. out .. err, "2quire bench: --set and a file: only one of them can be given\n", "--set and a file")
+status, out, err = bench "--page-size 17"
+is(status .. out .. err, "2quire bench: --page-size: expected one of 16, 32, 64, 128, got 17\n",
+    "a page size that no row can have: said once, before anything is measured")
 status, out, err = bench "--set fp9"
 is(status .. out, "2", "no such set: exit status 2")
 like(err, "'%-%-set' must be one of '" .. table.concat(workloads.names, "', '") .. "'", "no such set: says which")

@@ -1,6 +1,7 @@
 -- bench.lua - quire bench: the page-read rate, and each workload beside it
 -- SPDX-License-Identifier: Apache-2.0
 
+local quire = require "quire"
 local bench = require "quire.bench"
 local casefile = require "quire.casefile"
 local common = require "quire.command.options"
@@ -245,12 +246,24 @@ local function need_room(results, device)
     error(("nothing was measured: none of the %d workloads has room on %s"):format(#results, device), 0)
 end
 
+-- Raises where every row that does not tell its page size would be refused.
+local function need_page_size(size, device)
+    local sizes = quire.supported(device).page_sizes
+    for _, supported in ipairs(sizes) do
+        if size == supported then
+            return
+        end
+    end
+    error(("--page-size: expected one of %s, got %d"):format(table.concat(sizes, ", "), size), 0)
+end
+
 function command.run(options)
     if options.csv and options.json then
         error("--csv and --json: only one of them can be given", 0)
     end
     local list = cases_of(options)
     common.usable_device(options.device)
+    need_page_size(options.page_size, options.device)
     if options.plot then
         plot.need(options.plot)
     end
