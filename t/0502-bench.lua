@@ -267,6 +267,10 @@ is(status .. out .. err, "2quire bench: --set and a file: only one of them can b
 status, out, err = bench "--page-size 17"
 is(status .. out .. err, "2quire bench: --page-size: expected one of 16, 32, 64, 128, got 17\n",
     "a page size that no row can have: said once, before anything is measured")
+status, out, err = bench "--working-set 100000000"
+is(status .. out, "2", "a working set of 100 TB: exit status 2")
+like(err, "^quire bench: %-%-working%-set: expected at most %d+, [^\n]* on " .. device .. ", got 100000000\n$",
+    "a working set of 100 TB: says so at once")
 status, out, err = bench "--set fp9"
 is(status .. out, "2", "no such set: exit status 2")
 like(err, "'%-%-set' must be one of '" .. table.concat(workloads.names, "', '") .. "'", "no such set: says which")

@@ -272,6 +272,10 @@ function command.run(options)
         working_set = options.working_set and options.working_set * 1e6,
         matrix_rate = options.matrix_rate and options.matrix_rate * 1e12,
     })
+    if options.working_set and options.working_set * 1e6 > all.limit then
+        error(("--working-set: expected at most %d, which is the memory that a bench takes on %s, got %d"):format(
+            all.limit / 1e6, options.device, options.working_set), 0)
+    end
     local format = options.json and "json" or options.csv and "csv" or "table"
     local results, right = measure_all(all, list, printers[format](list))
     if options.json then
