@@ -88,7 +88,7 @@ static struct room room_of(const struct problem *p, const struct kernel *kernel)
     room.query = align64(sizeof(struct run));
     room.scores = room.query + heads * room.query_floats * sizeof(float);
     room.staged = room.scores + (size_t)rows_of_scores(kernel, room.padded) * CHUNK_KEYS * sizeof(float);
-    room.partials = room.staged + staged_bytes(kernel);
+    room.partials = room.staged + kernel->staged_bytes;
     room.bytes = room.partials + nodes * heads * room.partial * sizeof(float);
     return room;
 }

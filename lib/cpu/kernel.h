@@ -35,7 +35,7 @@ struct rows {
     bool wide_range;      /* set by load_query: values that the bf16 dot instruction would flush */
     void *query;          /* scratch, 64-byte aligned: padded x head_dim floats, twice that for fp8 */
     float *scores;        /* scratch, likewise: rows_of_scores(kernel, padded) x CHUNK_KEYS */
-    void *staged;         /* scratch, likewise: staged_bytes(kernel) */
+    void *staged;         /* scratch, likewise: kernel->staged_bytes */
 };
 
 /* One unit's keys. */
@@ -100,7 +100,8 @@ static inline int tiled_rows(int padded)
 
 struct kernel {
     const char *name;
-    bool tiled;           /* works with tiles, which take more scratch */
+    bool tiled;           /* works with tiles, which take more scores */
+    size_t staged_bytes;  /* a multiple of 64 */
     bool (*available)(void);
     /* Converts the rows' query vectors, source[rows], into rows->query. */
     void (*load_query)(struct rows *rows, const void *const *source);
@@ -111,11 +112,6 @@ struct kernel {
     /* Writes out[head_dim] of one row: its sum of weighted V over its sum of weights, times scale. */
     void (*finish)(const struct rows *rows, float *partial, int row, float scale, void *out);
 };
-
-static inline size_t staged_bytes(const struct kernel *kernel)
-{
-    return kernel->tiled ? TILED_BYTES : STAGED_BYTES;
-}
 
 static inline int rows_of_scores(const struct kernel *kernel, int padded)
 {

@@ -263,6 +263,7 @@ static bool kernel_is_available(void)
 const struct kernel kernel_amx = {
     .name = "amx",
     .tiled = true,
+    .staged_bytes = TILED_BYTES,
     .available = kernel_is_available,
     .load_query = load_query,
     .chunk = chunk_partial,

@@ -394,6 +394,7 @@ static void finish_row(const struct rows *rows, float *partial, int row, float s
 
 const struct kernel KERNEL = {
     .name = KERNEL_NAME,
+    .staged_bytes = EIGHT_ROWS || WHOLE_BLOCKS ? STAGED_BYTES : 0,
     .available = kernel_is_available,
     .load_query = load_query,
     .chunk = chunk_partial,
