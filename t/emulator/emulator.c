@@ -15,6 +15,7 @@
 
 enum {
     PAGE = 65536,            /* a multiple of any system's */
+    UNDER_STACK = 1024,      /* bytes of the gap there that are looked at */
     NAMED_BARRIERS = 16,
     SHARED_BASE = 1024 + 16, /* no better aligned than a kernel may count on */
     FILL = 0xff,             /* NaN in every type */
@@ -423,17 +424,18 @@ static size_t region_bytes(void)
 
 static void make_cta(struct emulator_cta *cta)
 {
-    const size_t stride = PAGE + STACK_BYTES;
-    char *stacks = pages(stride * (size_t)launch->threads);
+    /* Under each stack is a gap, which end_cta looks at.  With pages without access there 132 CTAs would take more maps
+     * than Linux gives a process, 65530.  As there are none, huge pages would fit, of ten stacks each. */
+    const size_t stride = PAGE + STACK_BYTES, bytes = stride * (size_t)launch->threads;
+    char *stacks = pages(bytes);
 
+    madvise(stacks, bytes, MADV_NOHUGEPAGE);
     cta->region = pages(region_bytes() + PAGE);
     no_access(cta->region + region_bytes());
     cta->shared = cta->region + region_bytes() - launch->shared_bytes;
     cta->threads = memory((size_t)launch->threads * sizeof *cta->threads);
-    for (int i = 0; i < launch->threads; i++) {
-        no_access(stacks + stride * (size_t)i);
+    for (int i = 0; i < launch->threads; i++)
         cta->threads[i].stack = stacks + stride * (size_t)i + PAGE;
-    }
     for (int i = 0; i < 32; i++)
         cta->warps[i].all = cta->met[0] + i * 32;
     for (int i = 0; i < 8; i++)
@@ -473,6 +475,14 @@ static void end_cta(struct emulator_cta *cta)
     for (const unsigned char *p = cta->region; p < aligned; p++)
         if (*p != FILL)
             emulator_fail("CTA %u wrote %td bytes before its shared memory", cta->threads[0].block.x, aligned - p);
+    for (int i = 0; i < launch->threads; i++) {
+        const char *stack = cta->threads[i].stack;
+
+        for (const char *p = stack - UNDER_STACK; p < stack; p++)
+            if (*p != 0)
+                emulator_fail("CTA %u, thread %d: uses more stack than %d bytes", cta->threads[0].block.x, i,
+                              STACK_BYTES);
+    }
     cta->live = false;
     launch->all_bytes += cta->copied;
     launch->most_bytes = cta->copied > launch->most_bytes ? cta->copied : launch->most_bytes;
