@@ -30,7 +30,8 @@ quire_status args_read(const quire_decode_args *from, quire_decode_args *to)
         return status;
     for (size_t i = sizeof *to; i < size; i++)
         if (((const unsigned char *)from)[i] != 0)
-            return quire_fail(QUIRE_ERROR_UNSUPPORTED, "struct_size: got %zu with byte %zu set, but quire %s knows %zu bytes",
+            return quire_fail(QUIRE_ERROR_UNSUPPORTED,
+                              "struct_size: got %zu with byte %zu set, but quire %s knows %zu bytes",
                               size, i, quire_version(), sizeof *to);
     memset(to, 0, sizeof *to);
     memcpy(to, from, size < sizeof *to ? size : sizeof *to);

@@ -11,8 +11,8 @@
 static quire_status check_device(DLDevice device, const char *name, const DLTensor *t)
 {
     if (!device_equal(t->device, device))
-        return quire_fail(QUIRE_ERROR_TYPE, "%s: expected the device of the tensor before it, %s, got %s", name, device_text(device).s,
-                          device_text(t->device).s);
+        return quire_fail(QUIRE_ERROR_TYPE, "%s: expected the device of the tensor before it, %s, got %s", name,
+                          device_text(device).s, device_text(t->device).s);
     return QUIRE_OK;
 }
 
@@ -72,7 +72,8 @@ quire_status argument_place(struct spans *spans, const char *name, const DLTenso
 
     *where = NULL;
     if (!tensor_span(t, &bytes))
-        return quire_fail(QUIRE_ERROR_VALUE, "%s: expected less than 2^63 bytes, got %s", name, tensor_text_strides(t).s);
+        return quire_fail(QUIRE_ERROR_VALUE, "%s: expected less than 2^63 bytes, got %s", name,
+                          tensor_text_strides(t).s);
     if (!read || bytes == 0)
         return QUIRE_OK;
     if (t->data == NULL)

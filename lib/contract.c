@@ -105,8 +105,8 @@ static quire_status check_query(struct draft *d)
     p->q_heads = (int32_t)t->shape[t->ndim - 2];
     p->head_dim = (int32_t)t->shape[t->ndim - 1];
     rows = t->shape[0];
-    if (__builtin_mul_overflow(rows, four ? t->shape[1] : 1, &rows) || __builtin_mul_overflow(rows, p->q_heads, &rows) ||
-        rows > INT32_MAX)
+    if (__builtin_mul_overflow(rows, four ? t->shape[1] : 1, &rows) ||
+        __builtin_mul_overflow(rows, p->q_heads, &rows) || rows > INT32_MAX)
         return quire_fail(QUIRE_ERROR_VALUE, "query: expected %s up to 2147483647, got %s",
                           packed ? "total_q*Hq" : "B*seq_len_q*Hq", tensor_text(t).s);
     if (p->head_dim != 64 && p->head_dim != 128 && p->head_dim != 256)
@@ -173,10 +173,12 @@ static quire_status check_pages(struct draft *d, const char *name, const DLTenso
                           name, tensor_text_strides(t).s);
     stride = tensor_outer_stride(t);
     if (stride < page)
-        return quire_fail(QUIRE_ERROR_VALUE, "%s: expected a page stride of at least %lld elements (pages may not overlap), got %s",
+        return quire_fail(QUIRE_ERROR_VALUE,
+                          "%s: expected a page stride of at least %lld elements (pages may not overlap), got %s",
                           name, LL(page), tensor_text_strides(t).s);
     if (__builtin_mul_overflow(stride, element, page_stride) || *page_stride % DATA_ALIGNMENT != 0)
-        return quire_fail(QUIRE_ERROR_VALUE, "%s: expected a page stride of a multiple of %d bytes, got %lld elements of %s",
+        return quire_fail(QUIRE_ERROR_VALUE,
+                          "%s: expected a page stride of a multiple of %d bytes, got %lld elements of %s",
                           name, DATA_ALIGNMENT, LL(stride), dtype_name(p->dtype));
     p->pages = t->shape[0];
     return argument_place(&d->spans, name, t, DATA_ALIGNMENT, reads_data(d), false, data);
@@ -191,7 +193,8 @@ static quire_status check_kv_cache(struct draft *d)
 
     if (a->kv_cache != NULL) {
         if (a->k_cache != NULL || a->v_cache != NULL)
-            return quire_fail(QUIRE_ERROR_VALUE, "kv_cache: expected either kv_cache, or k_cache and v_cache, got kv_cache and %s",
+            return quire_fail(QUIRE_ERROR_VALUE,
+                              "kv_cache: expected either kv_cache, or k_cache and v_cache, got kv_cache and %s",
                               a->k_cache != NULL ? "k_cache" : "v_cache");
         status = check_pages(d, "kv_cache", a->kv_cache, 5, &p->k_page_stride, &k);
         if (status != QUIRE_OK)
@@ -235,12 +238,13 @@ static quire_status check_workspace(struct draft *d)
     if (!dtype_is(t->dtype, QUIRE_CODE_INT, 8) && !dtype_is(t->dtype, QUIRE_CODE_UINT, 8))
         return quire_fail(QUIRE_ERROR_TYPE, "workspace_buffer: expected %s, got %s", want, tensor_text(t).s);
     if (!tensor_count(t, 0, &bytes))
-        return quire_fail(QUIRE_ERROR_VALUE, "workspace_buffer: expected extents of at least 0 and less than 2^63 bytes, got %s",
+        return quire_fail(QUIRE_ERROR_VALUE,
+                          "workspace_buffer: expected extents of at least 0 and less than 2^63 bytes, got %s",
                           tensor_text(t).s);
     status = argument_compact("workspace_buffer", t);
     if (status == QUIRE_OK)
-        status = argument_place(&d->spans, "workspace_buffer", t, WORKSPACE_ALIGNMENT, reads_data(d) && t->data != NULL, true,
-                       &p->workspace);
+        status = argument_place(&d->spans, "workspace_buffer", t, WORKSPACE_ALIGNMENT,
+                                reads_data(d) && t->data != NULL, true, &p->workspace);
     if (status == QUIRE_OK && p->workspace != NULL)
         p->workspace_bytes = (size_t)bytes;
     return status;
@@ -272,7 +276,8 @@ static quire_status check_metadata(struct draft *d)
         if (status != QUIRE_OK)
             return status;
         if (t->shape[0] < 1 || t->shape[0] > INT32_MAX)
-            return quire_fail(QUIRE_ERROR_VALUE, "paged_kv_indptr: expected int32 [n] (n = B + 1, 1 to 2147483647), got %s",
+            return quire_fail(QUIRE_ERROR_VALUE,
+                              "paged_kv_indptr: expected int32 [n] (n = B + 1, 1 to 2147483647), got %s",
                               tensor_text(t).s);
         p->batch = (int32_t)(t->shape[0] - 1);
     }
@@ -295,20 +300,23 @@ static quire_status check_lengths(struct draft *d)
     int64_t rows;
 
     if (a->max_seq_len < 1 || a->max_seq_len > MAX_SEQ_LEN)
-        return quire_fail(QUIRE_ERROR_VALUE, "max_seq_len: expected 1 to %d, got %lld", MAX_SEQ_LEN, LL(a->max_seq_len));
+        return quire_fail(QUIRE_ERROR_VALUE, "max_seq_len: expected 1 to %d, got %lld", MAX_SEQ_LEN,
+                          LL(a->max_seq_len));
     p->max_seq_len = (int32_t)a->max_seq_len;
     if (a->seq_len_q < 1)
         return quire_fail(QUIRE_ERROR_VALUE, "seq_len_q: expected at least 1, got %lld", LL(a->seq_len_q));
     if (!p->packed) {
         if (a->max_seq_len_q != 0 && a->max_seq_len_q != a->seq_len_q)
-            return quire_fail(QUIRE_ERROR_VALUE, "max_seq_len_q: expected 0 or seq_len_q = %lld without qo_indptr, got %lld",
+            return quire_fail(QUIRE_ERROR_VALUE,
+                              "max_seq_len_q: expected 0 or seq_len_q = %lld without qo_indptr, got %lld",
                               LL(a->seq_len_q), LL(a->max_seq_len_q));
         return QUIRE_OK;
     }
     if (a->seq_len_q != 1 && a->seq_len_q != a->max_seq_len_q)
         return quire_fail(QUIRE_ERROR_VALUE, "seq_len_q: expected 1 or max_seq_len_q = %lld with qo_indptr, got %lld",
                           LL(a->max_seq_len_q), LL(a->seq_len_q));
-    status = check_vector(d, "qo_indptr", a->qo_indptr, (int64_t)p->batch + 1, "B + 1, with B of paged_kv_indptr", &p->qo_indptr);
+    status = check_vector(d, "qo_indptr", a->qo_indptr, (int64_t)p->batch + 1, "B + 1, with B of paged_kv_indptr",
+                          &p->qo_indptr);
     if (status != QUIRE_OK)
         return status;
     if (a->max_seq_len_q < 1 || a->max_seq_len_q > INT32_MAX)
@@ -316,7 +324,8 @@ static quire_status check_lengths(struct draft *d)
                           LL(a->max_seq_len_q));
     if (__builtin_mul_overflow(a->max_seq_len_q, p->q_heads, &rows) || __builtin_mul_overflow(rows, p->batch, &rows) ||
         rows > INT32_MAX)
-        return quire_fail(QUIRE_ERROR_VALUE, "max_seq_len_q: expected B*max_seq_len_q*Hq up to 2147483647, got %d*%lld*%d",
+        return quire_fail(QUIRE_ERROR_VALUE,
+                          "max_seq_len_q: expected B*max_seq_len_q*Hq up to 2147483647, got %d*%lld*%d",
                           p->batch, LL(a->max_seq_len_q), p->q_heads);
     p->seq_len_q = (int32_t)a->max_seq_len_q;
     return QUIRE_OK;
@@ -438,7 +447,8 @@ static quire_status check_modes(struct draft *d)
     if (a->window_left < -1 || a->window_left >= INT32_MAX)
         return quire_fail(QUIRE_ERROR_VALUE, "window_left: expected -1 to 2147483646, got %lld", LL(a->window_left));
     if (a->window_left >= 0 && a->mask_type != QUIRE_MASK_CAUSAL)
-        return quire_fail(QUIRE_ERROR_VALUE, "window_left: expected -1 with a dense mask, got %lld", LL(a->window_left));
+        return quire_fail(QUIRE_ERROR_VALUE, "window_left: expected -1 with a dense mask, got %lld",
+                          LL(a->window_left));
     if (a->kv_layout == QUIRE_LAYOUT_NHD)
         return quire_fail(QUIRE_ERROR_UNSUPPORTED, "kv_layout: HND is supported, got NHD");
     if (a->kv_layout != QUIRE_LAYOUT_HND)

@@ -20,7 +20,8 @@ static quire_status check_blocks(const DLTensor *blocks, struct blocks *b)
         return quire_fail(QUIRE_ERROR_TYPE, "blocks: expected a tensor [n, ...], got %s", tensor_text(blocks).s);
     b->device = blocks->device;
     if (b->device.device_type != QUIRE_DEVICE_CPU && b->device.device_type != QUIRE_DEVICE_CUDA)
-        return quire_fail(QUIRE_ERROR_TYPE, "blocks: expected a tensor on cpu or cuda, got %s", device_text(b->device).s);
+        return quire_fail(QUIRE_ERROR_TYPE, "blocks: expected a tensor on cpu or cuda, got %s",
+                          device_text(b->device).s);
     if (blocks->shape[0] < 0 || !tensor_count(blocks, 1, &elements) || !tensor_is_compact(blocks, 1) ||
         elements > INT64_MAX / 64)
         return quire_fail(QUIRE_ERROR_VALUE, "blocks: expected blocks that are compact within, got %s",
@@ -30,7 +31,8 @@ static quire_status check_blocks(const DLTensor *blocks, struct blocks *b)
     if (__builtin_mul_overflow(tensor_outer_stride(blocks), (int64_t)blocks->dtype.bits / 8, &b->stride) ||
         b->bytes % PIECE != 0 || b->stride % PIECE != 0 || b->stride < (b->count > 1 ? b->bytes : 0) ||
         !tensor_address(blocks, &address) || address % PIECE != 0)
-        return quire_fail(QUIRE_ERROR_VALUE, "blocks: expected a base, blocks and strides of multiples of %d bytes, got %s",
+        return quire_fail(QUIRE_ERROR_VALUE,
+                          "blocks: expected a base, blocks and strides of multiples of %d bytes, got %s",
                           PIECE, tensor_text_strides(blocks).s);
     if (blocks->data == NULL && b->bytes > 0 && b->count > 0)
         return quire_fail(QUIRE_ERROR_TYPE, "blocks: expected data, got NULL");
@@ -57,7 +59,8 @@ quire_status quire_measure_read(const DLTensor *blocks, const DLTensor *order, v
 #ifdef HAVE_CUDA
         return cuda_read_blocks(&b, stream);
 #else
-        return quire_fail(QUIRE_ERROR_UNSUPPORTED, "blocks: tensors on cpu are supported, got %s", device_text(b.device).s);
+        return quire_fail(QUIRE_ERROR_UNSUPPORTED, "blocks: tensors on cpu are supported, got %s",
+                          device_text(b.device).s);
 #endif
     if (stream != NULL)
         return quire_fail(QUIRE_ERROR_UNSUPPORTED, "stream: NULL is supported with tensors on cpu, got %p", stream);

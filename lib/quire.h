@@ -209,9 +209,9 @@ QUIRE_API quire_status quire_decode_workspace_size(const quire_decode_args *args
 QUIRE_API quire_status quire_decode_prepare(const quire_decode_args *args);
 
 /* Decodes.  On CUDA it launches on `stream` (a CUstream or cudaStream_t of the tensors' device, NULL for
- * its default stream) and returns: nothing is synchronised, allocated, copied or set.  Live metadata is trusted there but
- * never followed out of bounds: lengths are clamped to the row's pages and to max_seq_len, a page id
- * outside the cache reads as zeros.  On the CPU `stream` is NULL, the metadata is checked first (VALUE)
+ * its default stream) and returns: nothing is synchronised, allocated, copied or set.  Live metadata is
+ * trusted there but never followed out of bounds: lengths are clamped to the row's pages and to max_seq_len,
+ * a page id outside the cache reads as zeros.  On the CPU `stream` is NULL, the metadata is checked first (VALUE)
  * and the result is complete on return; OpenMP decides the number of threads, which changes no bit.
  * Query rows that see no key get O = +0 and LSE = -inf.
  * TYPE, VALUE, UNSUPPORTED, DEVICE, MEMORY; on failure nothing was launched or written. */

@@ -30,18 +30,22 @@ esac
 check "every declared function is exported" "`minus "$declared" "$exported"`"
 if [ "$sanitized" -gt 0 ]; then
     number=$((number + 1)); echo "ok $number - nothing else is exported # SKIP the sanitizers add symbols"
-    number=$((number + 1)); echo "ok $number - needs the C library and OpenMP at most # SKIP the sanitizers add libraries"
+    number=$((number + 1))
+    echo "ok $number - needs the C library and OpenMP at most # SKIP the sanitizers add libraries"
 else
     check "nothing else is exported" "`minus "$exported" "$declared"`"
     needed=`readelf -d "$QUIRE_LIBRARY" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p' | sed 's/\.so.*//' | tr '\n' ' '`
-    check "needs the C library and OpenMP at most" "`minus "$needed" "libc libm libdl libpthread libgomp libomp ld-linux-x86-64 ld-linux-aarch64"`"
+    allowed="libc libm libdl libpthread libgomp libomp ld-linux-x86-64 ld-linux-aarch64"
+    check "needs the C library and OpenMP at most" "`minus "$needed" "$allowed"`"
 fi
 check "has no text relocation" "`readelf -d "$QUIRE_LIBRARY" | grep TEXTREL`"
-check "has no executable stack" "`readelf -lW "$QUIRE_LIBRARY" | awk '$1 == "GNU_STACK" { flags = $7 } END { if (flags != "RW") print "flags of GNU_STACK: " flags }'`"
+check "has no executable stack" "`readelf -lW "$QUIRE_LIBRARY" |
+    awk '$1 == "GNU_STACK" { flags = $7 } END { if (flags != "RW") print "flags of GNU_STACK: " flags }'`"
 
 # What strip leaves are the segments; debugging information is in none.
 if [ "$sanitized" -gt 0 ]; then
-    number=$((number + 1)); echo "ok $number - is at most 10 MB without debugging information # SKIP the sanitizers add code"
+    number=$((number + 1))
+    echo "ok $number - is at most 10 MB without debugging information # SKIP the sanitizers add code"
 else
     bytes=0
     for size in `readelf -lW "$QUIRE_LIBRARY" | awk '$1 == "LOAD" { print $5 }'`; do bytes=$((bytes + size)); done

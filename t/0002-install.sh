@@ -27,7 +27,8 @@ skip() { number=$((number + 1)); echo "ok $number - $1 # SKIP $2"; }
 
 # The folders as configured, without and with DESTDIR.
 value() { "$make" -s -C "$QUIRE_BUILD" print-"$1"; }
-version=`value VERSION` libdir=`value libdir` includedir=`value includedir` bindir=`value bindir` luadir=`value luadir` ||
+version=`value VERSION` libdir=`value libdir` includedir=`value includedir` bindir=`value bindir` \
+    luadir=`value luadir` ||
     { echo "Bail out! $make does not print the folders"; exit 1; }
 
 echo 1..9
@@ -69,10 +70,12 @@ else
 fi
 # A library with AddressSanitizer loads into other programs only if the runtime is there first.
 preload() { LD_LIBRARY_PATH=$library_path LD_PRELOAD=$ASAN_RUNTIME ASAN_OPTIONS=detect_leaks=0 "$@"; }
-same "a C program compiles and links" "" sh -c '$CC -Wall -Wextra -Wpedantic -Werror -o "$1" "$1.c" $2' sh "$work/version" "$flags"
+same "a C program compiles and links" "" sh -c '$CC -Wall -Wextra -Wpedantic -Werror -o "$1" "$1.c" $2' \
+    sh "$work/version" "$flags"
 same "and runs with header and library of one version" "$version $version" preload "$work/version"
 if [ -n "$CXX" ]; then
-    same "a C++ program compiles and links" "" sh -c '$CXX -Wall -Wextra -Werror -o "$1" "${1%+}.cc" $2' sh "$work/version+" "$flags"
+    same "a C++ program compiles and links" "" sh -c '$CXX -Wall -Wextra -Werror -o "$1" "${1%+}.cc" $2' \
+        sh "$work/version+" "$flags"
     same "and runs with header and library of one version" "$version $version" preload "$work/version+"
 else
     skip "a C++ program compiles and links" "found no C++ compiler"
@@ -80,7 +83,8 @@ else
 fi
 
 if [ -n "$LUAJIT" ]; then
-    same "the Lua module" "$version" env LD_LIBRARY_PATH="$module_path" LUA_PATH="$root$luadir/?.lua" LD_PRELOAD="$ASAN_RUNTIME" ASAN_OPTIONS=detect_leaks=0 \
+    same "the Lua module" "$version" env LD_LIBRARY_PATH="$module_path" LUA_PATH="$root$luadir/?.lua" \
+        LD_PRELOAD="$ASAN_RUNTIME" ASAN_OPTIONS=detect_leaks=0 \
         "$LUAJIT" -e 'require "quire"; io.write(require("quire.library").version)'
 else
     skip "the Lua module" "found no luajit"
@@ -90,12 +94,14 @@ if [ -z "$LUAJIT" ] || ! "$LUAJIT" -e 'require "argparse"; require "cjson"' 2>/d
 elif [ -n "$ASAN_RUNTIME" ]; then
     skip "the quire command" "its luajit lacks the sanitizer's runtime"
 else
-    same "the quire command" "" env LD_LIBRARY_PATH="$module_path" sh -c 'cd / && "$1/quire" info >/dev/null' sh "$root$bindir"
+    same "the quire command" "" env LD_LIBRARY_PATH="$module_path" \
+        sh -c 'cd / && "$1/quire" info >/dev/null' sh "$root$bindir"
 fi
 
 if [ -n "${INSTALLED+set}" ]; then
     skip "make uninstall leaves no file" "installcheck"
 else
-    same "make uninstall leaves no file" "" sh -c '"$1" -s -C "$QUIRE_BUILD" uninstall DESTDIR="$2" >"$2.log" && find "$2" ! -type d' sh "$make" "$root"
+    same "make uninstall leaves no file" "" \
+        sh -c '"$1" -s -C "$QUIRE_BUILD" uninstall DESTDIR="$2" >"$2.log" && find "$2" ! -type d' sh "$make" "$root"
 fi
 [ -z "${INSTALLED+set}" ] || exit $failures

@@ -10,7 +10,8 @@ quoted() {
         $0 == "\`\`\`" language { inside = 1; next }
         $0 == "\`\`\`" { inside = 0 }
         inside && $0 != "" { lines++; if (!($0 in example)) print }
-        END { if (!lines) print "README.md has no " language }' "$2" "$QUIRE_SOURCE/README.md"` || missing="awk failed$missing"
+        END { if (!lines) print "README.md has no " language }' "$2" "$QUIRE_SOURCE/README.md"` ||
+        missing="awk failed$missing"
     if [ -z "$missing" ]; then
         echo "ok $number - README.md's $1 is in ${2##*/}"
     else

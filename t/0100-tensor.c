@@ -124,7 +124,8 @@ static void test_texts(void)
     t.ndim = 2;
     t.shape = NULL;
     is_str("fp16 of rank 2 with a NULL shape", tensor_text(&t).s, "text without a shape");
-    t = view(fp16, 8, (int64_t[]){INT64_MIN, INT64_MIN, INT64_MIN, INT64_MIN, INT64_MIN, INT64_MIN, INT64_MIN, INT64_MIN},
+    t = view(fp16, 8,
+             (int64_t[]){INT64_MIN, INT64_MIN, INT64_MIN, INT64_MIN, INT64_MIN, INT64_MIN, INT64_MIN, INT64_MIN},
              (int64_t[]){INT64_MIN, INT64_MIN, INT64_MIN, INT64_MIN, INT64_MIN, INT64_MIN, INT64_MIN, INT64_MIN});
     is_int(255, (int)strlen(tensor_text_strides(&t).s), "a text that does not fit is cut");
     is_str("cpu", device_text((DLDevice){QUIRE_DEVICE_CPU, 0}).s, "text of the CPU");

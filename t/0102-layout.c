@@ -17,8 +17,9 @@ int main(void)
 
     /* The default of a field to come is zero bytes, so padding must not stand where one could. */
     quire_decode_args *a = NULL;
-    size_t fields = sizeof a->struct_size + 11 * sizeof a->query + 4 * sizeof a->max_seq_len + 2 * sizeof a->bmm1_scale +
-                    sizeof a->out_dtype + sizeof a->mask_type + sizeof a->kv_layout + sizeof a->metadata_stable;
+    size_t fields = sizeof a->struct_size + 11 * sizeof a->query + 4 * sizeof a->max_seq_len +
+                    2 * sizeof a->bmm1_scale + sizeof a->out_dtype + sizeof a->mask_type + sizeof a->kv_layout +
+                    sizeof a->metadata_stable;
     is_int((long long)fields, sizeof *a, "quire_decode_args has no holes");
     is_int(4, sizeof a->out_dtype, "an enum takes 4 bytes");
     is_int(11 * 8, sizeof(quire_verdict), "quire_verdict has no holes");

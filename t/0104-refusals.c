@@ -152,7 +152,8 @@ static void test_cache(void)
     SHAPED(TYPE, "kv_cache: expected kv_cache, or k_cache and v_cache, got none", a->kv_cache = NULL);
     SHAPED(VALUE, "kv_cache: expected either", a->k_cache = a->kv_cache);
     SHAPED(VALUE, "got kv_cache and v_cache", a->v_cache = a->kv_cache);
-    SHAPED(TYPE, "kv_cache: expected the device of the tensor before it, cpu, got cuda:0", f->kv.t.device.device_type = QUIRE_DEVICE_CUDA);
+    SHAPED(TYPE, "kv_cache: expected the device of the tensor before it, cpu, got cuda:0",
+           f->kv.t.device.device_type = QUIRE_DEVICE_CUDA);
     SHAPED(TYPE, "kv_cache: expected the device of the tensor before it, cpu, got cpu:2", f->kv.t.device.device_id = 2);
     SHAPED(TYPE, "kv_cache: expected [pages, 2, Hkv, page_size, D]", f->kv.t.ndim = 4);
     SHAPED(TYPE, "got int8", f->kv.t.dtype = (DLDataType){QUIRE_CODE_INT, 8, 1});
@@ -169,8 +170,10 @@ static void test_cache(void)
     SHAPED(UNSUPPORTED, "kv_cache: Hq/Hkv up to 32 is supported, got 33", f->query.shape[1] = 33, f->kv.shape[2] = 1);
     SHAPED(VALUE, "compact behind their outer stride", tensor_use_strides(&f->kv), f->kv.strides[3] = 128);
     SHAPED(VALUE, "compact behind their outer stride", tensor_use_strides(&f->kv), f->kv.strides[1] = 4096);
-    SHAPED(VALUE, "at least 4096 elements (pages may not overlap)", tensor_use_strides(&f->kv), f->kv.strides[0] = 2048);
-    SHAPED(VALUE, "at least 4096 elements (pages may not overlap)", tensor_use_strides(&f->kv), f->kv.strides[0] = -4096);
+    SHAPED(VALUE, "at least 4096 elements (pages may not overlap)", tensor_use_strides(&f->kv),
+           f->kv.strides[0] = 2048);
+    SHAPED(VALUE, "at least 4096 elements (pages may not overlap)", tensor_use_strides(&f->kv),
+           f->kv.strides[0] = -4096);
     SHAPED(VALUE, "at least 4096 elements (pages may not overlap)", tensor_use_strides(&f->kv), f->kv.strides[0] = 0);
     SHAPED(VALUE, "a multiple of 16 bytes", tensor_use_strides(&f->kv), f->kv.strides[0] = 4100);
     SHAPED(VALUE, "kv_cache: expected less than 2^63 bytes", tensor_use_strides(&f->kv), f->kv.strides[0] = 1LL << 60);
@@ -226,7 +229,8 @@ static void test_metadata(void)
 {
     kind = shape(1, false, false, FP16, FP16);
     SHAPED(TYPE, "paged_kv_indptr: expected int32 [4] (B + 1, with B of query), got NULL", a->paged_kv_indptr = NULL);
-    SHAPED(TYPE, "paged_kv_indptr: expected int32 [4] (B + 1, with B of query), got int64 [4]", f->indptr.t.dtype = INT64);
+    SHAPED(TYPE, "paged_kv_indptr: expected int32 [4] (B + 1, with B of query), got int64 [4]",
+           f->indptr.t.dtype = INT64);
     SHAPED(TYPE, "paged_kv_indptr: expected int32 [4]", f->indptr.t.dtype.code = QUIRE_CODE_UINT);
     SHAPED(TYPE, "paged_kv_indptr: expected int32 [4]", f->indptr.t.ndim = 2);
     SHAPED(TYPE, "paged_kv_indptr: expected the device of", f->indptr.t.device.device_type = QUIRE_DEVICE_CUDA);
@@ -401,7 +405,8 @@ static void test_the_rest(void)
     is_int(QUIRE_ERROR_TYPE, quire_decode_verify(&f->args, NULL), "TYPE: verify into NULL");
     is_int(QUIRE_ERROR_UNSUPPORTED, quire_decode(&f->args, &stream), "UNSUPPORTED: decode on the CPU with a stream");
     ok(strstr(quire_last_error(), "stream: NULL is supported with tensors on cpu") != NULL, "its words");
-    is_int(QUIRE_ERROR_UNSUPPORTED, quire_decode_check(&f->args, &stream), "UNSUPPORTED: check on the CPU with a stream");
+    is_int(QUIRE_ERROR_UNSUPPORTED, quire_decode_check(&f->args, &stream),
+           "UNSUPPORTED: check on the CPU with a stream");
 
     f->args.workspace_buffer = NULL;
     is_int(QUIRE_OK, quire_decode_reference(&f->args), "the reference needs no workspace");
@@ -425,7 +430,8 @@ static void test_the_rest(void)
         is_str("query: on cuda:0, but this build has no CUDA backend", quire_last_error(), "its words");
     } else {
         is_int(QUIRE_ERROR_TYPE, quire_decode(&f->args, NULL), "TYPE: a CUDA query with the rest on the CPU");
-        is_str("kv_cache: expected the device of the tensor before it, cuda:0, got cpu", quire_last_error(), "its words");
+        is_str("kv_cache: expected the device of the tensor before it, cuda:0, got cpu", quire_last_error(),
+               "its words");
     }
     fixture_free(f);
 }

@@ -10,8 +10,8 @@ struct shapes {
     struct tensor query, kv, indptr, indices, seq_lens, qo_indptr;
 };
 
-static void fixed(struct shapes *s, DLDataType dtype, int64_t batch, int64_t seq_len_q, int64_t q_heads, int64_t kv_heads,
-                  int64_t head_dim, int64_t page_size)
+static void fixed(struct shapes *s, DLDataType dtype, int64_t batch, int64_t seq_len_q, int64_t q_heads,
+                  int64_t kv_heads, int64_t head_dim, int64_t page_size)
 {
     memset(s, 0, sizeof *s);
     s->args = (quire_decode_args)QUIRE_DECODE_ARGS_INIT;
@@ -55,7 +55,8 @@ TAP_FORMAT(4) static void answer(struct shapes *s, quire_status wanted, size_t *
 
 static void test_sizes(void)
 {
-    static const DLDataType dtypes[] = {{QUIRE_CODE_FLOAT, 16, 1}, {QUIRE_CODE_BFLOAT, 16, 1}, {QUIRE_CODE_FP8E4M3, 8, 1}};
+    static const DLDataType dtypes[] = {{QUIRE_CODE_FLOAT, 16, 1}, {QUIRE_CODE_BFLOAT, 16, 1},
+                                        {QUIRE_CODE_FP8E4M3, 8, 1}};
     static const int head_dims[] = {64, 128, 256}, pages[] = {16, 32, 64, 128};
     static const int no_head_dims[] = {1, 32, 63, 96, 192, 512}, no_pages[] = {1, 8, 24, 48, 256};
     struct shapes s;

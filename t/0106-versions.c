@@ -33,7 +33,8 @@ int main(void)
     for (size_t i = 0; i < sizeof newer.later; i += 21) {
         memset(newer.later, 0, sizeof newer.later);
         newer.later[i] = 1;
-        is_int(QUIRE_ERROR_UNSUPPORTED, quire_decode(&newer.args, NULL), "a larger struct with byte %zu of its tail set", i);
+        is_int(QUIRE_ERROR_UNSUPPORTED, quire_decode(&newer.args, NULL),
+               "a larger struct with byte %zu of its tail set", i);
     }
     ok(strstr(quire_last_error(), quire_version()) != NULL, "its words name this version");
     newer.args.struct_size = V1;

@@ -164,7 +164,8 @@ static void test_workspace_guards(void)
 }
 
 /* Copies a cache of [pages, 2, Hkv, page_size, D] to one with NaN between its pages. */
-static uint16_t *spread(struct fixture *f, const uint16_t *from, int64_t pages, int64_t page, int64_t from_stride, int64_t stride)
+static uint16_t *spread(struct fixture *f, const uint16_t *from, int64_t pages, int64_t page, int64_t from_stride,
+                        int64_t stride)
 {
     uint16_t *to = fixture_memory(f, (size_t)(pages * stride) * sizeof *to);
 
@@ -211,7 +212,8 @@ static void test_forms(void)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         int64_t k_stride = rows[i].k_stride, v_stride = rows[i].v_stride;
 
-        tensor_set(&f->k, FP16, k_stride ? spread(f, kv, pages, half, whole, k_stride) : (void *)kv, SHAPE(pages, 2, 16, 64));
+        tensor_set(&f->k, FP16, k_stride ? spread(f, kv, pages, half, whole, k_stride) : (void *)kv,
+                   SHAPE(pages, 2, 16, 64));
         tensor_set(&f->v, FP16, v_stride ? spread(f, kv + half, pages, half, whole, v_stride) : (void *)(kv + half),
                    SHAPE(pages, 2, 16, 64));
         tensor_use_strides(&f->k);

@@ -24,8 +24,8 @@ libraries=`dirname "$QUIRE_LIBRARY"`
 # A library with the sanitizers wants their runtime first.
 flags=
 [ -z "$ASAN_RUNTIME" ] || flags="-fsanitize=address,undefined"
-$CC -std=c11 -Wall -Wextra -Wpedantic -Werror $flags -I"$QUIRE_SOURCE/lib" -o "$work/example" "$QUIRE_SOURCE/doc/example.c" \
-    -L"$libraries" -lquire -lm >"$work/output" 2>&1
+$CC -std=c11 -Wall -Wextra -Wpedantic -Werror $flags -I"$QUIRE_SOURCE/lib" -o "$work/example" \
+    "$QUIRE_SOURCE/doc/example.c" -L"$libraries" -lquire -lm >"$work/output" 2>&1
 result $? "compiles as strict C11"
 LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$work/example" >"$work/output" 2>&1
 result $? "runs"

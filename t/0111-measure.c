@@ -65,6 +65,7 @@ int main(void)
     sound();
     is_int(QUIRE_ERROR_TYPE, quire_measure_read(NULL, &order.t, NULL), "TYPE: no blocks");
     is_int(QUIRE_ERROR_TYPE, quire_measure_read(&blocks.t, NULL, NULL), "TYPE: no order");
-    is_int(QUIRE_ERROR_UNSUPPORTED, quire_measure_read(&blocks.t, &order.t, &stream), "UNSUPPORTED: a stream on the CPU");
+    is_int(QUIRE_ERROR_UNSUPPORTED, quire_measure_read(&blocks.t, &order.t, &stream),
+           "UNSUPPORTED: a stream on the CPU");
     return done();
 }

@@ -22,10 +22,12 @@ fields=`sed -n '/^typedef struct quire_decode_args {/,/^}/s/^    [a-z][^;]*[ *]\
 statuses=`sed -n 's/^    \(QUIRE_ERROR_[A-Z]*\) = .*/\1/p' "$header"`
 
 echo 1..6
-lacks "the header was read" "`[ -n "$functions" ] && [ -n "$fields" ] && [ -n "$statuses" ] || echo "functions: $functions; fields: $fields; statuses: $statuses"`"
+lacks "the header was read" "`[ -n "$functions" ] && [ -n "$fields" ] && [ -n "$statuses" ] ||
+    echo "functions: $functions; fields: $fields; statuses: $statuses"`"
 lacks "every function is named" "`for f in $functions; do grep -q "^\.Nm $f\( ,\)*$" "$page" || echo $f; done`"
 lacks "every function has its prototype" "`for f in $functions; do grep -q "^\.Fn $f " "$page" || echo $f; done`"
-lacks "every field of quire_decode_args has its item" "`for f in $fields; do grep -q "^\.It Va .*\<$f\>" "$page" || echo $f; done`"
+lacks "every field of quire_decode_args has its item" \
+    "`for f in $fields; do grep -q "^\.It Va .*\<$f\>" "$page" || echo $f; done`"
 lacks "every status has its item" "`for s in $statuses; do grep -q "^\.It Dv $s$" "$page" || echo $s; done`"
 if command -v groff >/dev/null; then
     lacks "it formats without a warning" "`groff -mandoc -Tutf8 -ww -z "$page" 2>&1`"

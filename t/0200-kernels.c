@@ -128,8 +128,8 @@ static void check_codes(int head_dim, int group, const int32_t *keys)
             }
         }
     }
-    CHECK(bad_k == 0 && bad_v == 0, "e4m3, D %d, group %d, %d keys: %d wrong as K, %d as V", head_dim, group, *keys, bad_k,
-          bad_v);
+    CHECK(bad_k == 0 && bad_v == 0, "e4m3, D %d, group %d, %d keys: %d wrong as K, %d as V", head_dim, group, *keys,
+          bad_k, bad_v);
 
     for (int place = head_dim - 4; place < head_dim; place++) { /* kernels may move even and odd places apart */
         uint8_t nan = place & 2 ? 0x7f : 0xff;
@@ -275,11 +275,13 @@ static void check_workspace(const quire_device_info *info)
     struct fixture_shape shape = {.batch = 1, .seq_len_q = 1, .q_heads = 1, .kv_heads = 1, .head_dim = 64,
                                   .page_size = 16, .seq_lens = lens, .dtype = BF16, .out_dtype = BF16};
     struct fixture *f = fixture_new(&shape);
-    long processors = sysconf(_SC_NPROCESSORS_CONF), threads = processors > info->compute_units ? processors : info->compute_units;
+    long processors = sysconf(_SC_NPROCESSORS_CONF);
+    long threads = processors > info->compute_units ? processors : info->compute_units;
     bool stages = strcmp(info->kernels, "portable") != 0 && strcmp(info->kernels, "neon") != 0;
     size_t bytes = tensor_bytes(&f->workspace), most = (size_t)threads * (stages ? 24576 : 8192);
 
-    CHECK(strcmp(info->kernels, "amx") == 0 || bytes <= most, "workspace: %zu bytes for up to %ld threads", bytes, threads);
+    CHECK(strcmp(info->kernels, "amx") == 0 || bytes <= most, "workspace: %zu bytes for up to %ld threads", bytes,
+          threads);
     CHECK(quire_decode(&f->args, NULL) == QUIRE_OK, "workspace: %s", quire_last_error());
     fixture_free(f);
 }

@@ -276,7 +276,8 @@ static void prepare_and_decode(void)
 static void test_errors(void)
 {
     run(prepare_and_decode, "");
-    ok(report->reached_end && report->status[0] == QUIRE_OK && report->status[1] == QUIRE_OK, "prepare and decode work");
+    ok(report->reached_end && report->status[0] == QUIRE_OK && report->status[1] == QUIRE_OK,
+       "prepare and decode work");
     if (report->status[0] != QUIRE_OK)
         diag("%s", report->text[0]);
 

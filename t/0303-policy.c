@@ -23,8 +23,8 @@ static void kernel_of(const struct device_limits *d, struct problem p, const cha
 {
     struct launch_plan chosen = { 0 };
 
-    is_int(QUIRE_OK, policy_plan(&p, d, &chosen), "D = %d, %d rows, batch %d: a plan", p.head_dim, p.group * p.seq_len_q,
-           p.batch);
+    is_int(QUIRE_OK, policy_plan(&p, d, &chosen), "D = %d, %d rows, batch %d: a plan", p.head_dim,
+           p.group * p.seq_len_q, p.batch);
     is_str(wanted, chosen.kernel ? chosen.kernel : "none", "... with %s", wanted);
 }
 
@@ -105,7 +105,8 @@ static void sizes(void)
                     struct launch_plan first, other;
                     size_t ctas;
 
-                    if (policy_plan(&p, &ada, &first) != QUIRE_OK || first.shared_bytes > 101376 || first.uses_tensor_maps)
+                    if (policy_plan(&p, &ada, &first) != QUIRE_OK || first.shared_bytes > 101376 ||
+                        first.uses_tensor_maps)
                         ok(0, "dtype %d, D = %d, %d tokens: fits 99 KB", dtypes[t], dims[d], tokens[q]);
                     if (policy_plan(&p, &h200, &first) != QUIRE_OK) {
                         ok(0, "dtype %d, D = %d, %d tokens: a kernel for 9.0", dtypes[t], dims[d], tokens[q]);

@@ -58,8 +58,8 @@ static void measure(const char *name, const struct fixture_shape *shape, bool st
     }
     is_int(0, failed, "%s: %d launches", name, CALLS);
     const double middle = median(times, CALLS);
-    diag("host time per launch from C, %s: %.2f us on average, median %.2f, of the best round %.2f, 99 of 100 within %.2f",
-         name, sum / CALLS, middle, best, times[CALLS / 100 * 99]);
+    diag("host time per launch from C, %s: %.2f us on average, median %.2f, of the best round %.2f, 99 of 100 within "
+         "%.2f", name, sum / CALLS, middle, best, times[CALLS / 100 * 99]);
 #ifdef __SANITIZE_ADDRESS__
     skip("%s: sanitizers take their time", name);
 #else

@@ -182,13 +182,14 @@ for _, x in ipairs { 1.5, 2 ^ 31, -2 ^ 31 - 1, 0 / 0, math.huge } do
     raises(function() quire.tensor { shape = { 1 }, dtype = "int32" }:set(x, 0) end, words, "... set")
 end
 for _, x in ipairs { 1.5, 2 ^ 63, 0 / 0, true, "7", 0xFFFFFFFFFFFFFFFFULL } do
-    raises(function() quire.tensor { { x }, dtype = "int64" } end, "int64: expected a whole number from", "an int64 of %s",
-        tostring(x))
+    raises(function() quire.tensor { { x }, dtype = "int64" } end, "int64: expected a whole number from",
+        "an int64 of %s", tostring(x))
 end
 is(quire.tensor { { 2 ^ 53 + 2, -5LL }, dtype = "int64" }:get(1), -5, "an int64_t is a number of int64")
-raises(function() quire.tensor { { "7" }, dtype = "int32" } end, "int32: expected a whole number", "a string as an int32")
-raises(function() quire.tensor { shape = { 1 }, dtype = "uint8" }:fill(256) end, "uint8: expected a whole number from 0",
-    "a byte of 256")
+raises(function() quire.tensor { { "7" }, dtype = "int32" } end, "int32: expected a whole number",
+    "a string as an int32")
+raises(function() quire.tensor { shape = { 1 }, dtype = "uint8" }:fill(256) end,
+    "uint8: expected a whole number from 0", "a byte of 256")
 is(quire.tensor { { 2 ^ 31 - 1, -2 ^ 31 }, dtype = "int32" }:get(1), -2 ^ 31, "the ends of int32 are numbers of it")
 raises(function() here.dype = 1 end, "has no field 'dype'", "a field that tensors do not have")
 raises(function() padded:view { 24 } end, "compact", "a view of padded memory in another shape")

@@ -66,8 +66,8 @@ for _, types in ipairs(TYPES) do
         run({ hq = hq, sq = sq, mask = "causal", window = 290, v = types.largest },
             "the largest V, %d heads, %d tokens, a window", hq, sq)
         for _, value in ipairs { types.normal, types.least, 3 * types.least } do
-            run({ hq = hq, sq = sq, k = CASES[3].k, v = values(value, CASES[2].sign) }, "V of %.3g, %d heads, %d tokens",
-                value, hq, sq)
+            run({ hq = hq, sq = sq, k = CASES[3].k, v = values(value, CASES[2].sign) },
+                "V of %.3g, %d heads, %d tokens", value, hq, sq)
         end
         -- What counts has a small weight, as all else is 0.
         for _, power in ipairs { 4, 48 } do

@@ -159,8 +159,10 @@ struct fixture *fixture_without_workspace(const struct fixture_shape *s)
     }
     fill_random(&f->query, 1);
     if (s->pair) {
-        a->k_cache = make_padded(f, &f->k, s->dtype, SHAPE(pages, s->kv_heads, s->page_size, s->head_dim), s->page_padding);
-        a->v_cache = make_padded(f, &f->v, s->dtype, SHAPE(pages, s->kv_heads, s->page_size, s->head_dim), s->page_padding);
+        a->k_cache = make_padded(f, &f->k, s->dtype, SHAPE(pages, s->kv_heads, s->page_size, s->head_dim),
+                                 s->page_padding);
+        a->v_cache = make_padded(f, &f->v, s->dtype, SHAPE(pages, s->kv_heads, s->page_size, s->head_dim),
+                                 s->page_padding);
         fill_random(&f->k, 2);
         fill_random(&f->v, 3);
     } else {

@@ -49,8 +49,8 @@ INLINE void feed_lines(struct feed *feed)
 
 /* ---- scores --------------------------------------------------------------------------------------- */
 
-/* Tile `t` of four of the query's and of a block of K's 32 dimensions: rows of C are keys.  Up to 128 dimensions of up to
- * 16 rows stay in tiles 4 to 7. */
+/* Tile `t` of four of the query's and of a block of K's 32 dimensions: rows of C are keys.  Up to 128 dimensions of up
+ * to 16 rows stay in tiles 4 to 7. */
 #define SCORE_TILE(t, a, b, b2)                                                                    \
     do {                                                                                           \
         const char *q = query + (x / 32 + t) * 16 * query_stride;                                  \

@@ -57,8 +57,8 @@ INLINE void transpose_dwords(__m512i *a)
     a[3] = _mm512_unpackhi_epi64(q, s);
 }
 
-/* A tile of 16 pairs of weights for each row, from vectors that hold rows in their lanes: `to` gets the rows.  The pairs'
- * order is that of pair_place. */
+/* A tile of 16 pairs of weights for each row, from vectors that hold rows in their lanes: `to` gets the rows.  The
+ * pairs' order is that of pair_place. */
 INLINE void put_weights(const int nr, __m512i *a, char *to)
 {
     UNROLL

@@ -74,8 +74,8 @@ static inline float *partial_sum(float *partial, const struct rows *rows)
 
 /* The largest bf16 numbers, of which two are beyond float32, are why out has a unit: the power of two above the sum of
  * the weights, so that out is below the largest V whatever the number of keys.  As it follows the sum, out is also no
- * smaller than half a mean of V, so that subnormal V keep their digits; but a mean below 2^-142 has no more of them than
- * float32 holds.  A power of two moves no bit of anything between.  Other types are far from both ends. */
+ * smaller than half a mean of V, so that subnormal V keep their digits; but a mean below 2^-142 has no more of them
+ * than float32 holds.  A power of two moves no bit of anything between.  Other types are far from both ends. */
 static inline float partial_unit(const struct rows *rows, float sum)
 {
     if (rows->dtype != QUIRE_DTYPE_BF16 || !(sum >= 1)) /* 0: no key; NaN */

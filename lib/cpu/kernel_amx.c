@@ -51,7 +51,8 @@ enum {
     GROUP_WEIGHT_BYTES = PART_KEYS / STEP_KEYS * STEP_WEIGHT_BYTES,
     PART_WEIGHT_BYTES = TILE_ROWS / GROUP_ROWS * GROUP_WEIGHT_BYTES
 };
-_Static_assert(2 * PART_VALUE_BYTES <= STAGED_BYTES && 2 * BLOCK_KEYS * MAX_HEAD_DIM * 2 <= STAGED_BYTES, "two at a time");
+_Static_assert(2 * PART_VALUE_BYTES <= STAGED_BYTES && 2 * BLOCK_KEYS * MAX_HEAD_DIM * 2 <= STAGED_BYTES,
+               "two at a time");
 _Static_assert(2 * PART_WEIGHT_BYTES == TILED_WEIGHT_BYTES, "two at a time");
 
 /* Weights of bf16 are scaled away from subnormal numbers: products with small V would else be flushed. */
@@ -132,7 +133,8 @@ static void load_query(struct rows *rows, const void *const *source)
 
 /* ---- a chunk -------------------------------------------------------------------------------------- */
 
-INLINE void chunk_of(const int nr, const bool is_fp8, const struct rows *rows, const struct chunk *chunk, float *partial)
+INLINE void chunk_of(const int nr, const bool is_fp8, const struct rows *rows, const struct chunk *chunk,
+                     float *partial)
 {
     const size_t d = (size_t)rows->head_dim, bytes = is_fp8 ? 1 : 2, sums_floats = GROUP_ROWS * d;
     const int parts = (chunk->end + PART_KEYS - 1) / PART_KEYS, dims = (int)d / PART_DIMS;

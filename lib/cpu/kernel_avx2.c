@@ -99,9 +99,9 @@ VEC void v_pair_fp16(const void *p, vec *a, vec *b)
     *b = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p + 1));
 }
 
-/* e4m3 is fp16 with four exponent bits fewer at the top, that is, times HALVES_SCALE, but for its NaN.  Codes at even and
- * at odd places are moved there by themselves, which leaves the even ones of 32 before the odd ones.  Returns whether
- * there is a NaN, for which `nans` has to be set. */
+/* e4m3 is fp16 with four exponent bits fewer at the top, that is, times HALVES_SCALE, but for its NaN.  Codes at even
+ * and at odd places are moved there by themselves, which leaves the even ones of 32 before the odd ones.  Returns
+ * whether there is a NaN, for which `nans` has to be set. */
 #define HALVES_SCALE 256.0f
 VEC bool h_move(const bool nans, const char *from, size_t count, uint16_t *to)
 {

@@ -9,7 +9,8 @@
 
 enum { BLOCK_SUMS = 8 };
 
-/* Asks for what lies in [at, at + bytes) of the memory that a loop goes over, if at and its steps are multiples of 16. */
+/* Asks for what lies in [at, at + bytes) of the memory that a loop goes over, if at and its steps are multiples of
+ * 16. */
 INLINE void ask_bytes(const bool asking, struct ahead *ahead, const size_t at, const size_t bytes)
 {
     UNROLL
@@ -101,7 +102,8 @@ INLINE void score_blocks_of(const int nr, const enum element element, const stru
 INLINE void weigh_block(const int nr, const bool asking, const enum element element, const char *values, size_t stride,
                         const float *weights, struct ahead *ahead, vec *sums)
 {
-    const int vectors = BLOCK_SUMS / nr, step = nr < 4 ? 2 : BLOCK_KEYS; /* of four rows a line or half is asked for at a time */
+    const int vectors = BLOCK_SUMS / nr;
+    const int step = nr < 4 ? 2 : BLOCK_KEYS; /* of four rows a line or half is asked for at a time */
     const size_t bytes = (size_t)vectors * LANES * element_bytes(element);
 
     for (int key = 0; key < BLOCK_KEYS; key += step) {
@@ -131,13 +133,15 @@ INLINE void weigh_blocks_of(const int nr, const enum element element, const stru
 
         UNROLL
         for (int i = 0; i < BLOCK_SUMS; i++)
-            sums[i] = begin == chunk->begin ? v_set1(0.0f)
-                                            : v_load(out + (size_t)(i / vectors) * d + x + (size_t)(i % vectors) * LANES);
+            sums[i] = begin == chunk->begin
+                          ? v_set1(0.0f)
+                          : v_load(out + (size_t)(i / vectors) * d + x + (size_t)(i % vectors) * LANES);
         for (int block = part; block * BLOCK_KEYS < end; block++, unit++) {
             const char *values = held_block(element, rows, chunk, chunk->blocks, block, part) + x * held_bytes;
             int first = block * BLOCK_KEYS, stop = first + BLOCK_KEYS;
             /* by the order of groups, passes and blocks */
-            size_t used = (((size_t)turn.mine * d + x) / tile * (size_t)part_blocks + (size_t)(block - part)) * unit_bytes;
+            size_t used = unit_bytes *
+                          (((size_t)turn.mine * d + x) / tile * (size_t)part_blocks + (size_t)(block - part));
 
             if (unit == 0 || end - begin < part_blocks * BLOCK_KEYS ||
                 (used >> turn.shift & (((size_t)1 << chunk->block_shift) - 1)) == 0)

@@ -30,11 +30,12 @@ static void hold(const struct rows *rows, const struct chunk *chunk, int origin,
 }
 
 /* Where such a block is in the part that begins with block `part`. */
-INLINE const char *held_block(const enum element element, const struct rows *rows, const struct chunk *chunk, int origin,
-                              int block, int part)
+INLINE const char *held_block(const enum element element, const struct rows *rows, const struct chunk *chunk,
+                              int origin, int block, int part)
 {
     size_t count = BLOCK_KEYS * (size_t)rows->head_dim;
 
-    return held_as(element) == element ? chunk->memory[origin + block]
-                                       : (const char *)((const uint16_t *)rows->staged + (size_t)(block - part) * count);
+    return held_as(element) == element
+               ? chunk->memory[origin + block]
+               : (const char *)((const uint16_t *)rows->staged + (size_t)(block - part) * count);
 }

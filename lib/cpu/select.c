@@ -58,8 +58,8 @@ static void decide_kernel(void)
         snprintf(offered + strlen(offered), sizeof offered - strlen(offered), "%s%s", *offered ? ", " : "",
                  kernels[i]->name);
     }
-    snprintf(process.problem, sizeof process.problem, "QUIRE_CPU: expected one of %s, which this CPU runs, got \"%.64s\"",
-             offered, wanted);
+    snprintf(process.problem, sizeof process.problem,
+             "QUIRE_CPU: expected one of %s, which this CPU runs, got \"%.64s\"", offered, wanted);
 }
 
 static void decide(void)

@@ -12,8 +12,8 @@ struct arch {
 };
 
 /* Chooses as the driver does. `list` is configure's --with-cuda-arch: entries N, ptxN or N+ptx (both) with commas
- * between, N a compute capability that may end in a letter. Machine code of 80 runs on every 8.x from 8.0 on, of 90a on 9.0
- * only, of 100f on every 10.x from 10.0 on; PTX on its own GPU and all later ones, unless a letter ties it. */
+ * between, N a compute capability that may end in a letter. Machine code of 80 runs on every 8.x from 8.0 on, of 90a on
+ * 9.0 only, of 100f on every 10.x from 10.0 on; PTX on its own GPU and all later ones, unless a letter ties it. */
 struct arch arch_choose(const char *list, int capability);
 
 #endif

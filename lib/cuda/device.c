@@ -344,6 +344,7 @@ quire_status cuda_read_int32(DLDevice where, void *stream, int32_t *host, const 
     if (result != CUDA_SUCCESS)
         return driver_fail(device->driver, result, doing);
     if (capturing != CU_STREAM_CAPTURE_STATUS_NONE)
-        return quire_fail(QUIRE_ERROR_DEVICE, "stream: is being captured, and the metadata can be read only outside a capture");
+        return quire_fail(QUIRE_ERROR_DEVICE,
+                          "stream: is being captured, and the metadata can be read only outside a capture");
     return QUIRE_OK;
 }

@@ -119,8 +119,8 @@ end
 function measure.host_time(device, launches, seconds)
     local cuda = require "quire.cuda"
     local stream = cuda.stream(device_number(device))
-    -- Fewer than the driver queues before it makes the host wait.  And where launches are long no more than a few: a GPU
-    -- that has been busy for half a second is at its power limit, and slow, when the next workload is measured.
+    -- Fewer than the driver queues before it makes the host wait.  And where launches are long no more than a few: a
+    -- GPU that has been busy for half a second is at its power limit, and slow, when the next workload is measured.
     local count = math.max(10, math.min(200, math.floor(HOST_GPU_SECONDS / seconds)))
     local best = math.huge
     for _ = 1, HOST_ROUNDS do

@@ -123,13 +123,14 @@ void emulator_progress(void)
 
 /* ---- meetings ------------------------------------------------------------------------------------- */
 
-void emulator_meet(enum emulator_scope scope, const char *what, void *mine, void (*together)(void *const *all, int count))
+void emulator_meet(enum emulator_scope scope, const char *what, void *mine,
+                   void (*together)(void *const *all, int count))
 {
     static const char *const names[] = {"warp", "warpgroup", "CTA"};
     struct emulator_thread *t = emulator_self;
     struct emulator_cta *cta = t->cta;
-    const int thread = (int)t->thread.x, size = scope == EMULATOR_WARP ? 32 : scope == EMULATOR_WARPGROUP ? 128
-                                                                                                          : launch->threads;
+    const int thread = (int)t->thread.x;
+    const int size = scope == EMULATOR_WARP ? 32 : scope == EMULATOR_WARPGROUP ? 128 : launch->threads;
     struct meeting *m = scope == EMULATOR_WARP ? &cta->warps[thread / 32]
                         : scope == EMULATOR_WARPGROUP ? &cta->groups[thread / 128] : &cta->all;
     const uint32_t generation = m->generation;
@@ -169,7 +170,8 @@ bool emulator_named_barrier(int id, int threads, bool wait, bool yes)
         emulator_progress();
     } else {
         while (wait && n->generation == generation)
-            emulator_wait(&n->generation, generation, "named barrier %u of %u threads", (unsigned)id, (unsigned)threads);
+            emulator_wait(&n->generation, generation, "named barrier %u of %u threads", (unsigned)id,
+                          (unsigned)threads);
     }
     return n->result;
 }

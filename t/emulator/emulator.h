@@ -70,7 +70,8 @@ void emulator_progress(void);
 /* All threads of the warp, warpgroup or CTA meet at `what`, each with something of its own; the last one calls
  * `together` with all of these in the order of threads. */
 enum emulator_scope { EMULATOR_WARP, EMULATOR_WARPGROUP, EMULATOR_CTA };
-void emulator_meet(enum emulator_scope scope, const char *what, void *mine, void (*together)(void *const *all, int count));
+void emulator_meet(enum emulator_scope scope, const char *what, void *mine,
+                   void (*together)(void *const *all, int count));
 
 /* A barrier by its hardware number; `wait`: does not only count for it.  Whether any thread there says `yes`. */
 bool emulator_named_barrier(int id, int threads, bool wait, bool yes);

@@ -72,7 +72,8 @@ inline void load_matrices(u32 (&r)[4], u32 address)
     emulator_meet(EMULATOR_WARP, TRANSPOSED ? "ldmatrix.trans" : "ldmatrix", &mine, [](void *const *all, int) {
         std::uint16_t rows[32][8];
         for (int l = 0; l < 32; l++)
-            std::memcpy(rows[l], emulator_shared_at(static_cast<matrix_rows *>(all[l])->address, 16, 16, "ldmatrix"), 16);
+            std::memcpy(rows[l], emulator_shared_at(static_cast<matrix_rows *>(all[l])->address, 16, 16, "ldmatrix"),
+                        16);
         for (int l = 0; l < 32; l++)
             for (int m = 0; m < 4; m++) {
                 const int i = l / 4, j = l % 4 * 2;

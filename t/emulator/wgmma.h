@@ -93,7 +93,8 @@ inline void multiply(emulator_product *const *all)
     for (int t = 0; t < 128; t++)
         for (int i = 0; i < REGS; i++) {
             float &d = all[t]->d[i];
-            d = (p.accumulate ? d : 0.0f) + sum[t / 32 * 16 + t % 32 / 4 + i / 2 % 2 * 8][i / 4 * 8 + t % 4 * 2 + i % 2];
+            d = (p.accumulate ? d : 0.0f) +
+                sum[t / 32 * 16 + t % 32 / 4 + i / 2 % 2 * 8][i / 4 * 8 + t % 4 * 2 + i % 2];
         }
 }
 
