@@ -157,9 +157,10 @@ struct converter {
 #endif
     }
 
-    __device__ __forceinline__ void look_again() {}
+    __device__ __forceinline__ bool look_again() { return mine.index >= 0 && at.outdated(p, mine); }
 
-    __device__ __forceinline__ void run()
+    template <class F>
+    __device__ __forceinline__ void run(const F &)
     {
         if (mine.index < 0) {
             if (lane == 0 && warp == 0)

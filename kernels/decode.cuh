@@ -95,8 +95,8 @@ __device__ __forceinline__ void decode(const decode_params &p)
     const int lane = threadIdx.x % 32;
     const bool producing = threadIdx.x - T::CONSUMERS < T::PRODUCERS, alone = T::ALONE || p.batch <= 32;
     // With the promise the metadata is read before the work before this launch is complete.  Without it
-    // that is done too where it costs little, as a guess: what it leads to is only a prefetch, and it is
-    // checked afterwards.
+    // that is done too where it costs little, as a guess, which is checked afterwards: what it leads to is only a
+    // prefetch, and if T::BOLD copies into shared memory, which may be for nothing.
     const bool stable = p.flags & DECODE_METADATA_STABLE;
     bool guess = stable || p.batch <= T::THREADS;
     if (!guess)
@@ -136,33 +136,39 @@ __device__ __forceinline__ void decode(const decode_params &p)
 
     using source = std::conditional_t<T::CONVERTS, converter<T>, producer<T>>;
     source from = {p, smem, ctl, lane, static_cast<int>(threadIdx.x - T::CONSUMERS) / 32, {}, {}, {}};
-    // With the promise producers get as far as their first copy before they wait, as all code is slow when it runs first.
-    const bool late = !T::CONVERTS && stable && producing;
-    if constexpr (!T::CONVERTS)
+    // Producers get as far as their first copy before they wait, if that can be, as all code is slow when it runs first.
+    const bool late = !T::CONVERTS && producing && guess && (stable || T::BOLD);
+    if constexpr (!T::CONVERTS) {
         from.early = late;
-    for (;;) {
+        from.unsure = late && !stable;
+    }
+    // Whether the metadata is not what it was taken for, asked by all who find their share together.
+    const auto outdated = [&](bool differs) {
+        if (holds_request) {
+            const raw_request now = load_request<true>(p, own_index);
+            differs |= now != own;
+            own = now;
+        }
+        return alone ? named_barrier_any(BARRIER_PRODUCERS, T::PRODUCERS, differs) : __syncthreads_or(differs) != 0;
+    };
+    for (bool again = true; again; guess = false) {
         if (!alone)
             find_share<T>(p, shared_share, ctl->share_words, own);
         if (producing) {
             from.mine = alone ? find_share_alone<T>(p, own, lane) : *shared_share;
             from.start();
         }
-        if (!guess || late)
-            break;
-        wait_for_previous_grid();
-        guess = false;
-        if (stable || (alone && !producing))
-            break;
-        bool changed = false;
-        if (holds_request) {
-            const raw_request now = load_request<true>(p, own_index);
-            changed = now != own;
-            own = now;
+        again = false;
+        if constexpr (T::BOLD)
+            if (producing) {
+                again = from.run(outdated);
+                continue;
+            }
+        if (guess && !late) {
+            wait_for_previous_grid();
+            if (!stable && (!alone || producing))
+                again = outdated(producing && from.look_again());
         }
-        if (producing)
-            from.look_again();
-        if (!(alone ? __any_sync(0xffffffff, changed) : __syncthreads_or(changed)))
-            break;
     }
     // only now: a grid that starts early may rely on all that came before this one
     if (!late)
@@ -171,8 +177,9 @@ __device__ __forceinline__ void decode(const decode_params &p)
     if (threadIdx.x >= T::CONSUMERS) {
         if constexpr (T::MOVES_REGISTERS)
             release_registers<T::PRODUCER_REGISTERS>();
-        if (producing)
-            from.run();
+        if constexpr (!T::BOLD)
+            if (producing)
+                from.run(outdated);
     } else {
         if constexpr (T::MOVES_REGISTERS)
             claim_registers<T::CONSUMER_REGISTERS>();

@@ -7,6 +7,8 @@
 
 namespace quire {
 
+enum { BARRIER_PRODUCERS = 6 }; // consumers' have lower numbers
+
 // Row r of the rows staged for the item at hand.
 template <class T>
 __device__ __forceinline__ row_info describe_row(const decode_params &p, const cursor<T> &at, int r)
@@ -57,7 +59,8 @@ struct producer {
               // one or two bring the query
     share mine;
     cursor<T> at;
-    bool early; // the work before this launch may not be complete yet (settle)
+    bool early;  // the work before this launch may not be complete yet (settle)
+    bool unsure; // what this warp takes for the metadata may still be written by it (run)
 
     // A lane's page of a tile of the cursor's item, and its box in the tile.
     struct page {
@@ -69,6 +72,10 @@ struct producer {
     __device__ __forceinline__ bool adds() const { return T::SPARES && mine.adder >= 0; } // the CTA brings no tiles
     __device__ __forceinline__ bool brings_v() const { return warp % 2 == 1; }
     __device__ __forceinline__ bool brings_query() const { return warp >= T::PRODUCERS / 32 - T::QUERY_WARPS; }
+    __device__ __forceinline__ int part_of_query() const
+    {
+        return T::QUERY_WARPS == 1 ? 0 : T::PRODUCERS / 32 - 1 - warp;
+    }
     __device__ __forceinline__ bool brings_tiles() const
     {
         static_assert(!T::ALONE || T::PRODUCERS == 64 * T::COPIERS);
@@ -106,11 +113,11 @@ struct producer {
         early = false;
     }
 
-    // Rows, query and cut of the item at hand, into slot `slot`.
-    __device__ __forceinline__ void stage_item(int slot)
+    // Rows and query of the item at hand, into slot `slot`.
+    __device__ __forceinline__ void copy_query(int slot)
     {
         row_info *rows = reinterpret_cast<row_info *>(smem + T::OFF_ROWS) + slot * T::Q_ROWS;
-        const int own = T::QUERY_WARPS == 1 ? 0 : T::PRODUCERS / 32 - 1 - warp; // of its rows
+        const int own = part_of_query();
         constexpr int EACH = T::ROWS / T::QUERY_WARPS;
         u32 begin = own * EACH;
         if (T::QUERY_WARPS > 1)
@@ -137,8 +144,13 @@ struct producer {
                               source, from[k] >= 0 ? 16 : 0);
             }
         }
+    }
+
+    // The item whose query that is, for consumers to begin with.
+    __device__ __forceinline__ void announce_item(int slot)
+    {
         barrier_arrive_after_copies(smem_address(&ctl->q_full[slot]));
-        if (lane == 0 && own == 0)
+        if (lane == 0 && part_of_query() == 0)
             ctl->items[slot] = describe_item<T>(at, mine);
         if constexpr (T::PAIRS) { // for consumers the fence would come amid their stores, and wait for them
             wait_for_copies();
@@ -168,19 +180,40 @@ struct producer {
         return brings_v() ? (at.solo ? &p.v_solo_map : &p.v_map) : (at.solo ? &p.k_solo_map : &p.k_map);
     }
 
+    __device__ __forceinline__ int head_bytes() const { return T::BOX_PANELS * T::ROW_BYTES << boxes().shift; }
+
     __device__ __forceinline__ void copy_tile_tma(int stage, u64 policy)
     {
-        const box_shape shape = boxes();
-        const int head_bytes = T::BOX_PANELS * T::ROW_BYTES << shape.shift;
-        const int box_bytes = head_bytes * (at.solo ? T::SOLO_BOX_HEADS : 1); // of heads that there are none of too
+        settle();
+        if (pg.live)
+            copy_box(tile_smem(stage) + (box_of_lane() * boxes().heads + first_head()) * head_bytes(), map(), full(stage),
+                     pg.slot * T::ROW_BYTES / 128, pg.panel, at.head + first_head(), pg.id, policy);
+    }
+
+    // The barrier may have counted some of the bytes by now.
+    __device__ __forceinline__ void expect_tile(int stage)
+    {
+        const int box_bytes = head_bytes() * (at.solo ? T::SOLO_BOX_HEADS : 1); // of heads that there are none of too
         const int copies = __popc(__ballot_sync(0xffffffff, pg.live));
         if (lane == 0)
             barrier_arrive_expect(full(stage), copies * box_bytes);
-        __syncwarp();
-        settle();
-        if (pg.live)
-            copy_box(tile_smem(stage) + (box_of_lane() * shape.heads + first_head()) * head_bytes, map(), full(stage),
-                     pg.slot * T::ROW_BYTES / 128, pg.panel, at.head + first_head(), pg.id, policy);
+    }
+
+    // Waits until what was copied for a guess has landed, and leaves the first stage's barriers as they were to those
+    // who have yet to wait for them: two phases on. Consumers wait for a query first.
+    __device__ __forceinline__ void retract(bool copied)
+    {
+        wait_for_copies();
+        if (copied)
+            expect_tile(0);
+        else if (lane == 0)
+            barrier_arrive(full(0));
+        barrier_wait(full(0), 0);
+        __syncwarp(); // the next phase ends when all lanes have seen the end of this one
+        if (lane == 0)
+            barrier_arrive(full(0));
+        barrier_wait(full(0), 1);
+        named_barrier(BARRIER_PRODUCERS, T::PRODUCERS);
     }
 
     __device__ __forceinline__ void prefetch_tile(page of)
@@ -241,24 +274,50 @@ struct producer {
 #endif
     }
 
-    // Once more, when the work before this launch is complete.
-    __device__ __forceinline__ void look_again()
+    // Once more, when the work before this launch is complete: whether what this lane alone has looked at is another now.
+    __device__ __forceinline__ bool look_again()
     {
-        if (mine.index >= 0 && brings_tiles() && !adds())
+        if (mine.index < 0)
+            return false;
+        bool other = at.outdated(p, mine);
+        if (brings_tiles() && !adds()) {
+            const int id = pg.id;
             pg = find_page<true>(at.tile);
+            other |= pg.id != id;
+        }
+        return other;
     }
 
-    __device__ __forceinline__ void run()
+    // All of the share. If the metadata is a guess (T::BOLD alone) the query and the tile that it begins with are copied
+    // before `outdated`, which is told what look_again says, tells whether it was right. If not, nothing is left of it, and
+    // true is returned: it is to begin anew.
+    template <class F>
+    __device__ __forceinline__ bool run(const F &outdated)
     {
+        const auto wrong = [&](bool copied) {
+#if __CUDA_ARCH__ >= 900
+            if constexpr (T::BOLD)
+                if (unsure) {
+                    unsure = false;
+                    if (outdated(look_again())) {
+                        retract(copied);
+                        return true;
+                    }
+                }
+#endif
+            return false;
+        };
         if (mine.index < 0) {
             settle();
+            if (wrong(false))
+                return true;
             if (brings_query()) {
                 if (lane == 0)
                     ctl->items[0].share = -1;
                 barrier_arrive_after_copies(smem_address(&ctl->q_full[0]));
                 barrier_arrive_warp(smem_address(&ctl->q_full[0]), lane);
             }
-            return;
+            return false;
         }
 #if __CUDA_ARCH__ >= 900
         const u64 policy = p.flags & DECODE_READ_ONCE ? cache_policy_evict_first() : cache_policy_evict_normal();
@@ -267,33 +326,49 @@ struct producer {
         u32 phase = 0, q_phase = 0;
         bool first = true;
         for (bool more = true; more;) {
-            if (first && brings_query()) {
+            const bool query = first && brings_query();
+            if (query) {
                 barrier_wait(smem_address(&ctl->q_empty[slot]), q_phase ^ 1);
-                stage_item(slot);
+                copy_query(slot);
+                if (!T::BOLD)
+                    announce_item(slot);
+            }
+            const bool tiles = brings_tiles() && !adds();
+            if (tiles) {
+                const tile_info info = describe_tile<T>(at);
+                barrier_wait(empty(stage), phase ^ 1);
+                if (lane == 0 && warp == 0)
+                    ctl->tiles[stage] = info;
+                if constexpr (T::TMA) {
+#if __CUDA_ARCH__ >= 900
+                    copy_tile_tma(stage, policy);
+#endif
+                } else {
+                    copy_tile_async(stage);
+                }
+            } else {
+                settle();
+            }
+            if (wrong(tiles))
+                return true;
+            if (query) {
+                if (T::BOLD)
+                    announce_item(slot);
                 if (++slot == T::Q_SLOTS) {
                     slot = 0;
                     q_phase ^= 1;
                 }
             }
-            if (adds()) {
-                settle();
+            if (adds())
                 break;
-            }
-            if (!brings_tiles()) {
+            if (!tiles) {
                 more = at.next_item(p, mine);
                 continue;
             }
-            const tile_info info = describe_tile<T>(at);
-            barrier_wait(empty(stage), phase ^ 1);
-            if (lane == 0 && warp == 0)
-                ctl->tiles[stage] = info;
-            if constexpr (T::TMA) {
 #if __CUDA_ARCH__ >= 900
-                copy_tile_tma(stage, policy);
+            if constexpr (T::TMA)
+                expect_tile(stage);
 #endif
-            } else {
-                copy_tile_async(stage);
-            }
             if (++stage == T::STAGES) {
                 stage = 0;
                 phase ^= 1;
@@ -302,6 +377,7 @@ struct producer {
             if (more)
                 pg = find_page(at.tile);
         }
+        return false;
     }
 };
 

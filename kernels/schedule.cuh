@@ -431,6 +431,12 @@ struct cursor {
         return tile < tile_end || next_item<true>(p, s);
     }
 
+    // Whether a request that seek has looked at for itself, not as the share has it, may be another by now.
+    __device__ __forceinline__ bool outdated(const decode_params &p, const share &s) const
+    {
+        return b != s.b || (b + 1 < p.batch && load_request<true>(p, b + 1) != ahead);
+    }
+
     // To the next tile of the share, if there is one; `fresh`: whether it is an item's first here.
     __device__ __forceinline__ bool next_tile(const decode_params &p, const share &s, bool &fresh)
     {
@@ -457,7 +463,7 @@ struct cursor {
                     req = clamp_request(p, ahead);
                     row_tile_count = row_tiles<T>(p, req);
                     look_ahead<EARLY>(p);
-                } while (row_tile_count == 0);
+                } while (row_tile_count == 0 && b + 1 < p.batch); // a guess may end in requests without tokens
             }
         }
         enter_item(p);

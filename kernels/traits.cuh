@@ -57,6 +57,10 @@ struct traits {
     static constexpr int QUERY_WARPS = WGMMA && MOVES_REGISTERS ? 2 : 1; // of the producers, the last ones
     static constexpr int PRODUCERS = CONVERTS ? LAYOUT_CONVERTERS * 32 // threads
                                      : MOVES_REGISTERS ? 64 + 32 * QUERY_WARPS : 64 * COPIERS;
+    // Producers copy what is but a guess (load.cuh). It takes code, which launches of very few items pay more for than it
+    // saves, and registers, which kernels of many rows do not have.
+    static constexpr bool BOLD = TMA && !SWAPAB && !SPARES && ROWS <= 32;
+    static_assert(!BOLD || PRODUCERS == 64 * COPIERS);
     // of each consumer warpgroup, and the producers': together those of a launch's even shares, 3 * 168 or 2 * 128
     static constexpr int CONSUMER_REGISTERS = SWAPAB ? 184 : CONVERTS ? 192 : 208;
     static constexpr int PRODUCER_REGISTERS = SWAPAB ? 72 : CONVERTS ? 120 : 88;

@@ -3,8 +3,8 @@
  *
  * Each case is a process of its own, so that one that crashes or hangs is a failed test.  It launches twice: a CTA
  * after the other, in the order of dispatch; and all at once, taking turns from the last thread to the first, where
- * the metadata are garbage until the launch waits for the work before it.  Both must leave the same bits, and a
- * workspace that is zero.
+ * the metadata, or page ids alone, are garbage until the launch waits for the work before it.  Both must leave the same
+ * bits, and a workspace that is zero.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifdef HAVE_CONFIG_H
@@ -75,6 +75,7 @@ struct test_case {
     enum kernel_generation kernels;
     int sm_count;
     bool stable, without_lse;
+    bool late_pages;         /* of the metadata page ids alone are written after the launch begins, as late as can be */
     bool whole;              /* no item is to be split, though shares of equal length would split some */
     int low_keys;            /* so many weigh little beside later ones: bf16 with the largest V, fp16 with large scores */
     int busiest, idlest;     /* at most so many percent of the mean the busiest CTA may bring, and the idlest one of what
@@ -197,7 +198,8 @@ static bool run_case(const struct test_case *c, struct outcome *outcome)
                                         .kernels = c->kernels };
     struct fixture *f = fixture_new(&c->shape);
     struct late late[] = { { .t = &f->indptr }, { .t = &f->seq_lens }, { .t = &f->indices },
-                           { .t = c->shape.q_lens ? &f->qo_indptr : NULL }, { .t = NULL } };
+                           { .t = c->shape.q_lens ? &f->qo_indptr : NULL }, { .t = NULL } },
+                pages[] = { { .t = &f->indices }, { .t = NULL } };
     quire_verdict v = { .struct_size = sizeof v };
     struct problem p;
     struct launch_plan plan;
@@ -264,9 +266,10 @@ static bool run_case(const struct test_case *c, struct outcome *outcome)
         launch.resident = 0;
         launch.backwards = true;
         if (!c->stable) {
-            spoil_late(f, late);
+            launch.late = c->late_pages;
+            launch.context = c->late_pages ? pages : late;
             launch.previous = write_late;
-            launch.context = late;
+            spoil_late(f, launch.context);
         }
         emulator_run(&launch);
     }
@@ -339,6 +342,7 @@ static void vary(struct test_case *c)
     c->shape.page_padding = i % 7 < 3 ? 0 : 48;
     c->shape.spare_entries = i % 4 == 1 ? 2 : 0;
     c->stable = i % 6 == 5;
+    c->late_pages = i % 4 == 2;
 }
 
 /* Every kernel of one type and head size. */

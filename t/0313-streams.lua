@@ -45,6 +45,7 @@ local function toggle(packed, batch, iterations)
         { lens = 32, pages = { 2, 3 }, q = 2, mean = 6 },
         { lens = 16, pages = { 2, 3 }, q = 2, mean = 4 },
         { lens = 32, pages = { 1, 0 }, q = 1, mean = 1.5 },
+        { lens = 32, pages = { 3, 2 }, q = 1, mean = 6 }, -- other pages, and nothing else
     }
     local sources = {}
     for i, state in ipairs(states) do

@@ -61,7 +61,7 @@ uint16_t emulator_e4m3_as_fp16[256];
 
 static struct emulator_launch *launch;
 static int64_t progress;
-static bool previous_done;
+static uint32_t previous_done;
 
 /* ---- telling what is wrong ------------------------------------------------------------------------ */
 
@@ -347,7 +347,7 @@ static void carry_out_box(struct emulator_cta *cta, const struct copy *c)
 
                     for (int dim = 1; dim < 5; dim++) {
                         inside = inside && i[dim] >= 0 && i[dim] < m->extent[dim];
-                        from += i[dim] * m->stride[dim - 1];
+                        from += inside ? i[dim] * m->stride[dim - 1] : 0;
                     }
                     for (uint32_t chunk = 0; chunk < 8; chunk++) {
                         void *place = shared_at(cta, to + ((chunk ^ (to >> 7 & 7)) * 16), 16, 16, "box");
@@ -384,11 +384,19 @@ static void carry_out_copies(struct emulator_cta *cta)
 
 /* ---- the launch ----------------------------------------------------------------------------------- */
 
-void emulator_wait_for_previous_grid(void)
+static void complete_previous(void)
 {
     if (!previous_done && launch->previous != NULL)
         launch->previous(launch->context);
-    previous_done = true;
+    previous_done = 1;
+}
+
+void emulator_wait_for_previous_grid(void)
+{
+    if (!launch->late)
+        complete_previous();
+    while (!previous_done)
+        emulator_wait(&previous_done, 0, "the work before the launch", 0, 0);
     emulator_self->waited = true;
 }
 
@@ -547,7 +555,7 @@ void emulator_run(struct emulator_launch *l)
     launch = l;
     l->words_passed = l->all_bytes = l->most_bytes = 0;
     l->least_bytes = INT64_MAX;
-    previous_done = false;
+    previous_done = 0;
     if (l->shared_bytes % 16 != 0 || l->threads % 32 != 0 || l->threads < 32 || l->threads > 1024)
         emulator_fail("a launch of %d threads with %zu bytes of shared memory", l->threads, l->shared_bytes);
     for (int i = 0; i < slots; i++)
@@ -571,6 +579,8 @@ void emulator_run(struct emulator_launch *l)
             }
         }
         idle = progress == before ? idle + 1 : 0;
+        if (idle > 0)
+            complete_previous();
         if (idle > PATIENCE)
             report_deadlock(ctas, slots);
     }

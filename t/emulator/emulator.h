@@ -111,6 +111,7 @@ struct emulator_launch {
     bool backwards;          /* CTAs, and threads of each, take their turns from the last to the first */
     void (*previous)(void *context); /* work that the launch follows, done when the first thread waits for it */
     void *context;
+    bool late;               /* it is done when no thread has anything else to do */
     int64_t words_passed;    /* result: stores meant for other CTAs */
     int64_t all_bytes, most_bytes, least_bytes; /* result: copied by all CTAs, by the busiest, by the idlest */
 };
