@@ -201,10 +201,10 @@ struct producer {
 
     // Waits until what was copied for a guess has landed, and leaves the first stage's barriers as they were to those
     // who have yet to wait for them: two phases on. Consumers wait for a query first.
-    __device__ __forceinline__ void retract(bool copied)
+    __device__ __forceinline__ void retract()
     {
         wait_for_copies();
-        if (copied)
+        if (mine.index >= 0)
             expect_tile(0);
         else if (lane == 0)
             barrier_arrive(full(0));
@@ -294,13 +294,13 @@ struct producer {
     template <class F>
     __device__ __forceinline__ bool run(const F &outdated)
     {
-        const auto wrong = [&](bool copied) {
+        const auto wrong = [&] {
 #if __CUDA_ARCH__ >= 900
             if constexpr (T::BOLD)
                 if (unsure) {
                     unsure = false;
                     if (outdated(look_again())) {
-                        retract(copied);
+                        retract();
                         return true;
                     }
                 }
@@ -309,7 +309,7 @@ struct producer {
         };
         if (mine.index < 0) {
             settle();
-            if (wrong(false))
+            if (wrong())
                 return true;
             if (brings_query()) {
                 if (lane == 0)
@@ -349,7 +349,7 @@ struct producer {
             } else {
                 settle();
             }
-            if (wrong(tiles))
+            if (wrong())
                 return true;
             if (query) {
                 if (T::BOLD)

@@ -3,8 +3,8 @@
  *
  * Each case is a process of its own, so that one that crashes or hangs is a failed test.  It launches twice: a CTA
  * after the other, in the order of dispatch; and all at once, taking turns from the last thread to the first, where
- * the metadata, or page ids alone, are garbage until the launch waits for the work before it.  Both must leave the same
- * bits, and a workspace that is zero.
+ * the metadata, or page ids alone, are garbage until the launch waits for the work before it, or for a moment before
+ * that.  Both must leave the same bits, and a workspace that is zero.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifdef HAVE_CONFIG_H
@@ -76,6 +76,7 @@ struct test_case {
     int sm_count;
     bool stable, without_lse;
     bool late_pages;         /* of the metadata page ids alone are written after the launch begins, as late as can be */
+    bool passing;            /* all are right as a launch begins, garbage when its CTAs have looked, and right again */
     bool whole;              /* no item is to be split, though shares of equal length would split some */
     int low_keys;            /* so many weigh little beside later ones: bf16 with the largest V, fp16 with large scores */
     int busiest, idlest;     /* at most so many percent of the mean the busiest CTA may bring, and the idlest one of what
@@ -173,14 +174,19 @@ static void write_late(void *context)
         memcpy(l->t->t.data, l->right, tensor_bytes(l->t));
 }
 
-static void spoil_late(struct fixture *f, struct late *l)
+static void keep_right(struct fixture *f, struct late *l)
 {
     for (; l->t != NULL; l++) {
         l->right = fixture_memory(f, tensor_bytes(l->t));
         memcpy(l->right, l->t->t.data, tensor_bytes(l->t));
+    }
+}
+
+static void spoil(void *context)
+{
+    for (struct late *l = context; l->t != NULL; l++)
         for (size_t i = 0; i < tensor_bytes(l->t) / 4; i++)
             ((uint32_t *)l->t->t.data)[i] = (uint32_t)(i + 1) * 2654435761u >> (i % 3 * 10);
-    }
 }
 
 static size_t count_words(const void *memory, size_t bytes)
@@ -266,10 +272,14 @@ static bool run_case(const struct test_case *c, struct outcome *outcome)
         launch.resident = 0;
         launch.backwards = true;
         if (!c->stable) {
-            launch.late = c->late_pages;
+            launch.late = c->late_pages || c->passing;
             launch.context = c->late_pages ? pages : late;
             launch.previous = write_late;
-            spoil_late(f, launch.context);
+            keep_right(f, launch.context);
+            if (c->passing)
+                launch.meanwhile = spoil;
+            else
+                spoil(launch.context);
         }
         emulator_run(&launch);
     }
@@ -439,7 +449,7 @@ static void check_special(void)
                          short_keys[] = { 30, 200, 77, 129, 5, 12 }, long_queries[] = { 1, 100, 4, 17, 5, 112 },
                          level[] = { 600, 600, 600 },
                          unlike_keys[] = { 900, 40, 1300, 0, 300 }, unlike_queries[] = { 100, 1, 64, 0, 33 };
-    static int32_t many[400], one_each[400], same[40], mixed[40];
+    static int32_t many[400], one_each[400], same[40], mixed[40], ones[40];
 
     for (int i = 0; i < 400; i++) {
         many[i] = i * 29 % 41;
@@ -447,6 +457,7 @@ static void check_special(void)
     }
     for (int i = 0; i < 40; i++) {
         same[i] = 384;
+        ones[i] = i < 30; /* the rest of a batch is often empty */
         mixed[i] = i % 3 ? 20 + i : 500 + 10 * i;
     }
     const struct test_case cases[] = {
@@ -546,6 +557,15 @@ static void check_special(void)
         { .what = "more requests than threads", .kernels = KERNELS_TMA, .sm_count = 3, .window = -1,
           .shape = { .batch = 400, .seq_lens = many, .seq_len_q = 1, .q_heads = 1, .kv_heads = 1, .head_dim = 64,
                      .page_size = 16, .dtype = FP8E4M3, .out_dtype = FP16 } },
+        { .what = "metadata that pass", .kernels = KERNELS_TMA, .sm_count = 7, .window = -1, .passing = true,
+          .shape = { .batch = 20, .seq_lens = many, .seq_len_q = 1, .q_heads = 4, .kv_heads = 2, .head_dim = 64,
+                     .page_size = 16, .dtype = BF16, .out_dtype = BF16 } },
+        { .what = "metadata that pass", .kernels = KERNELS_TMA, .sm_count = 5, .window = -1, .passing = true,
+          .shape = { .batch = 40, .seq_lens = mixed, .q_lens = ones, .q_heads = 2, .kv_heads = 1, .head_dim = 64,
+                     .page_size = 16, .dtype = BF16, .out_dtype = BF16 } },
+        { .what = "metadata that pass", .kernels = KERNELS_ASYNC, .sm_count = 7, .window = -1, .passing = true,
+          .shape = { .batch = 20, .seq_lens = many, .q_lens = ones, .q_heads = 4, .kv_heads = 2, .head_dim = 64,
+                     .page_size = 16, .dtype = BF16, .out_dtype = BF16 } },
         { .what = "queries longer than their keys", .kernels = KERNELS_WGMMA, .sm_count = 3, .mask = QUIRE_MASK_CAUSAL,
           .window = -1, .without_lse = true,
           .shape = { .batch = 6, .seq_lens = short_keys, .q_lens = long_queries, .spare_rows = 5, .q_heads = 8,

@@ -20,8 +20,8 @@
  *     EIGHT_ROWS          1 if rows are also taken in groups of eight, for which there are 16 lanes and:
  *     v_spread(memory)    a piece of PIECE_BYTES, over and over
  *     v_pair_sums(a, b)   lane 4i is a[4i] + a[4i+1], the next a[4i+2] + a[4i+3], the next two the same of b
- *     WHOLE_BLOCKS        1 if kernel_blocks.h has the loops, in which fp8 is moved into the bits of fp16 first, and
- *                         for which
+ *     WHOLE_BLOCKS        1 if kernel_blocks.h has the loops, in which fp8 is moved into the bits of fp16 first; for
+ *                         which there are:
  *     v_load_once(memory) v_load, which is not repeated for each use
  *     h_from_fp8(from, count, to)   elements times 1 / HALVES_SCALE as fp16, in the order of FP8_PLACE; with it there
  *                         are no v_pair_fp8 and v_tile_fp8

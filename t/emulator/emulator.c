@@ -62,6 +62,7 @@ uint16_t emulator_e4m3_as_fp16[256];
 static struct emulator_launch *launch;
 static int64_t progress;
 static uint32_t previous_done;
+static bool disturbed; /* by launch->meanwhile */
 
 /* ---- telling what is wrong ------------------------------------------------------------------------ */
 
@@ -146,6 +147,10 @@ void emulator_meet(enum emulator_scope scope, const char *what, void *mine,
     }
     m->arrived = 0;
     m->generation++;
+    if (scope == EMULATOR_CTA && launch->meanwhile != NULL && !disturbed) {
+        disturbed = true;
+        launch->meanwhile(launch->context);
+    }
     if (together != NULL)
         together(m->all, size);
     emulator_progress();
@@ -556,6 +561,7 @@ void emulator_run(struct emulator_launch *l)
     l->words_passed = l->all_bytes = l->most_bytes = 0;
     l->least_bytes = INT64_MAX;
     previous_done = 0;
+    disturbed = false;
     if (l->shared_bytes % 16 != 0 || l->threads % 32 != 0 || l->threads < 32 || l->threads > 1024)
         emulator_fail("a launch of %d threads with %zu bytes of shared memory", l->threads, l->shared_bytes);
     for (int i = 0; i < slots; i++)
