@@ -62,6 +62,7 @@ uint16_t emulator_e4m3_as_fp16[256];
 static struct emulator_launch *launch;
 static int64_t progress;
 static uint32_t previous_done;
+static int64_t turns;  /* of threads, so far */
 static bool disturbed; /* by launch->meanwhile */
 
 /* ---- telling what is wrong ------------------------------------------------------------------------ */
@@ -122,6 +123,14 @@ void emulator_progress(void)
     progress++;
 }
 
+static void disturb(void)
+{
+    if (launch->meanwhile == NULL || disturbed)
+        return;
+    disturbed = true;
+    launch->meanwhile(launch->context);
+}
+
 /* ---- meetings ------------------------------------------------------------------------------------- */
 
 void emulator_meet(enum emulator_scope scope, const char *what, void *mine,
@@ -147,10 +156,8 @@ void emulator_meet(enum emulator_scope scope, const char *what, void *mine,
     }
     m->arrived = 0;
     m->generation++;
-    if (scope == EMULATOR_CTA && launch->meanwhile != NULL && !disturbed) {
-        disturbed = true;
-        launch->meanwhile(launch->context);
-    }
+    if (scope == EMULATOR_CTA && launch->turn == 0)
+        disturb();
     if (together != NULL)
         together(m->all, size);
     emulator_progress();
@@ -391,8 +398,11 @@ static void carry_out_copies(struct emulator_cta *cta)
 
 static void complete_previous(void)
 {
-    if (!previous_done && launch->previous != NULL)
+    if (previous_done)
+        return;
+    if (launch->previous != NULL)
         launch->previous(launch->context);
+    launch->turns = turns;
     previous_done = 1;
 }
 
@@ -511,6 +521,8 @@ static void take_turns(struct emulator_cta *cta)
 
         if (t->done || (t->watched != NULL && *t->watched == t->seen))
             continue;
+        if (++turns == launch->turn)
+            disturb();
         run_thread(t);
         cta->threads_left -= t->done;
     }
@@ -561,6 +573,7 @@ void emulator_run(struct emulator_launch *l)
     l->words_passed = l->all_bytes = l->most_bytes = 0;
     l->least_bytes = INT64_MAX;
     previous_done = 0;
+    turns = 0;
     disturbed = false;
     if (l->shared_bytes % 16 != 0 || l->threads % 32 != 0 || l->threads < 32 || l->threads > 1024)
         emulator_fail("a launch of %d threads with %zu bytes of shared memory", l->threads, l->shared_bytes);

@@ -112,7 +112,9 @@ struct emulator_launch {
     void (*previous)(void *context); /* work that the launch follows, done when the first thread waits for it */
     void *context;
     bool late;               /* it is done when no thread has anything else to do */
-    void (*meanwhile)(void *context); /* it goes on: when the threads of a CTA have met for the first time */
+    void (*meanwhile)(void *context); /* it goes on: before the turn of a thread that `turn` tells, */
+    int64_t turn;            /* from 1 on; 0: when the threads of a CTA have met for the first time */
+    int64_t turns;           /* result: turns of threads until the work before was complete */
     int64_t words_passed;    /* result: stores meant for other CTAs */
     int64_t all_bytes, most_bytes, least_bytes; /* result: copied by all CTAs, by the busiest, by the idlest */
 };
