@@ -395,6 +395,30 @@ static void launches(void)
         report->number[6] -= fake_calls(finding[i]);
 }
 
+/* A model's decodes: each layer has a cache of its own. */
+static void layers(void)
+{
+    enum { LAYERS = 100, APART = 1 << 20 };
+    load_fake();
+    struct fixture *f = cuda_fixture(0);
+    CUstream stream;
+    CUcontext context;
+    char *const cache = f->kv.t.data;
+
+    context_create(&context, 0, 0);
+    stream_create(&stream, 0);
+    note(0, quire_decode_prepare(&f->args));
+    for (int token = 0; token < 2; token++) {
+        const long before = fake_calls("cuTensorMapEncodeTiled");
+
+        for (int layer = 0; layer < LAYERS && report->status[0] == QUIRE_OK; layer++) {
+            f->kv.t.data = cache + (size_t)layer * APART;
+            note(0, quire_decode(&f->args, stream));
+        }
+        report->number[token] = fake_calls("cuTensorMapEncodeTiled") - before;
+    }
+}
+
 static void refused_hook(void)
 {
     load_fake();
@@ -414,6 +438,10 @@ static void test_launches(void)
        "grid %ld, block %ld and shared memory %ld are set", report->number[2], report->number[3], report->number[4]);
 
     const long grid = report->number[2];
+    run(layers, "");
+    ok(report->status[0] == QUIRE_OK && report->number[0] >= 200 && report->number[1] <= report->number[0] / 8,
+       "of %ld tensor maps of 100 layers %ld, of %ld at most, are made again for the next token", report->number[0],
+       report->number[1], report->number[0] / 8);
     run(launches, "QUIRE_TEST_GRID=3");
     is_int(grid < 3 ? grid : 3, report->number[2], "the test hook lowers the number of CTAs");
     run(launches, "QUIRE_TEST_GRID=100000");
