@@ -125,8 +125,8 @@ void emulator_progress(void)
 
 static void disturb(void)
 {
-    if (launch->meanwhile == NULL || disturbed)
-        return;
+    if (launch->meanwhile == NULL || disturbed || previous_done)
+        return; /* nobody writes metadata once the work before is complete */
     disturbed = true;
     launch->meanwhile(launch->context);
 }
