@@ -227,18 +227,54 @@ for _, options in ipairs { "", "--csv" } do
         "interrupted %s: a heading and %d rows, all whole", options, count)
     is(err, "", "interrupted %s: nothing on standard error", options)
 end
+
+-- Interrupted after every number of instructions: the last that is written has to take the bar off the line.
+local BAR = [[
+    jit.off()
+    local progress = require "quire.command.progress"
+    local bar, last = progress.start(3), "nothing"
+    io.stderr = { write = function(_, written) last = written end, flush = function() end }
+    local function interrupt()
+        debug.sethook()
+        error "interrupted!"
+    end
+    local count, done = 0, false
+    repeat
+        count = count + 1
+        done = pcall(function()
+            debug.sethook(interrupt, "", count)
+            bar:show(1, "row")
+            bar:clear()
+            debug.sethook()
+        end)
+        progress.clear()
+        if last ~= "nothing" and last ~= "\r\27[K" then
+            print(("after %d instructions: %q"):format(count, last))
+        end
+    until done
+    print(last)
+]]
 do
     local terminal = ffi.C.posix_openpt(O_RDWR_NOCTTY)
     if terminal < 0 or ffi.C.grantpt(terminal) ~= 0 or ffi.C.unlockpt(terminal) ~= 0 then
         ok(true, "interrupted on a terminal # SKIP there is none to be had")
     else
-        status, out = interrupted("", ffi.string(ffi.C.ptsname(terminal)))
-        local room = ffi.new "char[65536]"
-        local seen = ffi.string(room, math.max(0, tonumber(ffi.C.read(terminal, room, 65536))))
+        local name = ffi.string(ffi.C.ptsname(terminal))
+        status, out = interrupted("", name)
+        local room, parts = ffi.new "char[65536]", {}
+        repeat
+            local count = tonumber(ffi.C.read(terminal, room, 65536))
+            parts[#parts + 1] = ffi.string(room, math.max(0, count))
+        until count <= 0
         is(status, 128 + 2, "interrupted on a terminal: ended by the signal")
-        like(out, "\nrow 2[^\n]+right 1/1\n$", "interrupted on a terminal: all rows whole, none of them failed")
-        like(seen, "%[[#.]+%] %d+/200 row %d+\r\27%[K$",
+        like(out, "\nrow %d+[^\n]+right 1/1\n$", "interrupted on a terminal: all rows whole, none of them failed")
+        like(table.concat(parts), "%[[#.]+%] %d+/200 row %d+\r\27%[K$",
             "interrupted on a terminal: the bar is off the line, and no more")
+
+        write(BAR)
+        is(os.execute(("'%s' '%s' >'%s' 2>'%s'"):format(os.getenv "LUAJIT", file_path, out_path, name)), 0,
+            "a bar interrupted anywhere: runs")
+        is(slurp(out_path), "\r\27[K\n", "a bar interrupted anywhere: is off the line")
     end
 end
 write("name,kv_lens,hq,hkv,d,dtype\nodd,10,8,2,96,bf16\ngood,10,8,2,64,bf16\nhuge,2000000000x9,8,8,256,bf16\n")

@@ -13,7 +13,7 @@ local visible = ffi.C.isatty(STDERR) == 1
 local Bar = {}
 Bar.__index = Bar
 
-local shown -- the bar that is on the line, if one is
+local shown = false -- whether a bar may be on the line
 
 -- A bar of `total` steps.
 local function start(total)
@@ -23,10 +23,10 @@ end
 function Bar:show(done, what)
     if visible then
         local filled = math.floor(WIDTH * done / math.max(self.total, 1))
+        shown = true -- first: an interrupt may be raised anywhere from here on
         io.stderr:write(("\r\27[K[%s%s] %d/%d %s"):format(
             ("#"):rep(filled), ("."):rep(WIDTH - filled), done, self.total, what))
         io.stderr:flush()
-        shown = self
     end
 end
 
@@ -35,7 +35,7 @@ local function clear()
     if shown then
         io.stderr:write "\r\27[K"
         io.stderr:flush()
-        shown = nil
+        shown = false
     end
 end
 Bar.clear = clear
