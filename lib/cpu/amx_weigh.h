@@ -169,20 +169,24 @@ INLINE void stage_pair_bf16(const char *first, const char *second, char *to, __m
     }
 }
 
-/* Where the keys of a part are, in the order of first_of_pair.  Keys that no row sees are zero. */
-INLINE void find_rows(const int nr, const struct chunk *chunk, size_t row_bytes, int first, int steps, const char **row)
+/* Where the keys of a part are.  Those that no row sees are zeros. */
+INLINE void find_rows(const struct chunk *chunk, size_t row_bytes, int first, int steps, const char **row)
 {
-    for (int j = 0; j < steps * STEP_KEYS / 2; j++) {
-        UNROLL
-        for (int k = 0; k < 2; k++) {
-            int key = first + j / 16 * STEP_KEYS + first_of_pair(nr, j % 16) + k * (LANES / nr);
+    int end = first + steps * STEP_KEYS;
 
-            row[2 * j + k] = key < chunk->begin || key >= chunk->end
-                                 ? (const char *)zeros
-                                 : chunk->memory[chunk->blocks + key / BLOCK_KEYS] +
-                                       (size_t)(key % BLOCK_KEYS) * row_bytes;
-        }
+    for (int key = first; key < end; key += BLOCK_KEYS) {
+        int block = key / BLOCK_KEYS;
+        /* past the last there is no key that a row sees */
+        const char *values = chunk->memory[chunk->blocks + (block < chunk->blocks ? block : 0)];
+
+        UNROLL
+        for (int i = 0; i < BLOCK_KEYS; i++)
+            row[key - first + i] = values + (size_t)i * row_bytes;
     }
+    for (int key = first; key < chunk->begin; key++)
+        row[key - first] = (const char *)zeros;
+    for (int key = chunk->end > first ? chunk->end : first; key < end; key++)
+        row[key - first] = (const char *)zeros;
 }
 
 /* What of V is staged: 64 dimensions from `offset` bytes on of the keys of a part. */
@@ -200,7 +204,8 @@ INLINE void stage_eighth(const int nr, const bool is_fp8, const int eighth, cons
     UNROLL
     for (int i = 0; i < 4; i++) {
         const int j = eighth * 4 + i;
-        const char *first = values->row[2 * j] + values->offset, *second = values->row[2 * j + 1] + values->offset;
+        const int key = j / 16 * STEP_KEYS + first_of_pair(nr, j % 16);
+        const char *first = values->row[key] + values->offset, *second = values->row[key + LANES / nr] + values->offset;
         char *to = values->to + j / 16 * STEP_VALUE_BYTES + pair_place(nr, j % 16) * 64;
 
         if (is_fp8)

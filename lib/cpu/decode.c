@@ -433,7 +433,7 @@ static void write_rows_past_end(const struct problem *p, int thread, int threads
 /* Heads go through a chunk together where that saves translations of addresses: where heads share a page of
  * the system, and where a head's pages are so many that the translations would be forgotten before the next
  * head needs their neighbours.  (Where the second begins was measured: doc/cpu.md.)  Otherwise a head at a
- * time is faster.  And there have to be enough units for every thread. */
+ * time is faster, but for some processors.  And there have to be enough units for every thread. */
 static int choose_heads(const struct problem *p, const struct room *room, int threads)
 {
     enum { SYSTEM_PAGE = 4096, UNITS_PER_THREAD = 16 };
@@ -443,7 +443,7 @@ static int choose_heads(const struct problem *p, const struct room *room, int th
 
     for (int32_t b = 0; b < p->batch; b++)
         longest = p->seq_lens[b] > longest ? p->seq_lens[b] : longest;
-    if (p->page_size * p->head_dim * dtype_bytes(p->dtype) >= SYSTEM_PAGE &&
+    if (!select_heads_together() && p->page_size * p->head_dim * dtype_bytes(p->dtype) >= SYSTEM_PAGE &&
         longest / p->page_size <= many_pages)
         return 1;
     while (heads > 1 && chunks / heads < (int64_t)UNITS_PER_THREAD * threads)

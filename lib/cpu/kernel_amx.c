@@ -181,7 +181,7 @@ INLINE void chunk_of(const int nr, const bool is_fp8, const struct rows *rows, c
                 weigh_scores(nr, !is_fp8,
                              rows->scores + first * CHUNK_KEYS + (part * PART_KEYS + step * STEP_KEYS) * nr, scale,
                              &softmax[g], part_weights + g * GROUP_WEIGHT_BYTES + step * STEP_WEIGHT_BYTES, &feed);
-        find_rows(nr, chunk, d * bytes, part * PART_KEYS, steps, row);
+        find_rows(chunk, d * bytes, part * PART_KEYS, steps, row);
         for (int dim = 0; dim < (part == parts ? 1 : dims); dim++, unit++) {
             struct values values = {row, (size_t)dim * PART_DIMS * bytes, steps, staged + unit % 2 * PART_VALUE_BYTES};
 
