@@ -161,6 +161,20 @@ if io.open "/dev/full" then
 end
 unusable("check", "missing argument 'file'", "no file")
 
+-- An interrupt while modules are loaded: argparse is one that raises it.
+do
+    local folder = file_path .. ".d"
+    assert(os.execute(("mkdir '%s'"):format(folder)) == 0)
+    local module = assert(io.open(folder .. "/argparse.lua", "w"))
+    module:write 'local ffi = require "ffi"\nffi.cdef "int raise(int number);"\nffi.C.raise(2)\nerror "lived on"\n'
+    module:close()
+    local status = os.execute(("LUA_PATH='%s/?.lua;;' '%s' info >'%s' 2>'%s'; exit $?"):format(folder,
+        os.getenv "QUIRE_COMMAND", out_path, err_path))
+    is(status / 256, 128 + 2, "interrupted while it loads: ended by the signal")
+    is(slurp(out_path) .. slurp(err_path), "", "interrupted while it loads: and nothing printed")
+    os.execute(("rm -r '%s'"):format(folder))
+end
+
 os.remove(out_path)
 os.remove(err_path)
 os.remove(file_path)

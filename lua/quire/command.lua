@@ -16,7 +16,7 @@ void (*signal(int number, void (*handler)(int)))(int);
 int raise(int number);
 ]]
 
-local SIGINT, DEFAULT = 2, nil
+local SIGINT = 2
 
 local SUBCOMMANDS = { "info", "decode", "check", "bench" }
 
@@ -85,7 +85,8 @@ local function join_negative_numbers(arguments)
     return joined
 end
 
-return function(arguments)
+-- raise_interrupt: luajit's handler of SIGINT, which is not set yet.
+return function(arguments, raise_interrupt)
     local parser, modules = build_parser()
     local ok, options = parser:pparse(join_negative_numbers(arguments))
     if not ok then
@@ -99,8 +100,8 @@ return function(arguments)
     end
     -- luajit makes the first interrupt an error, as soon as it is back in its interpreter: time to take a bar off the
     -- line.  Without one there is nothing to wait for.
-    if not progress.visible then
-        ffi.C.signal(SIGINT, DEFAULT)
+    if progress.visible then
+        ffi.C.signal(SIGINT, raise_interrupt)
     end
     return status_of("quire " .. options.subcommand, function()
         return modules[options.subcommand].run(options)
