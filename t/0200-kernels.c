@@ -333,13 +333,21 @@ static int run_kernel(const char *name)
     return wrong < NOT_OFFERED ? wrong : NOT_OFFERED - 1;
 }
 
-static int status_of(const char *name)
+static int run_unforced(const char *empty)
+{
+    quire_device_info info = {.struct_size = sizeof info};
+
+    setenv("QUIRE_CPU", empty, 1);
+    return quire_device_describe(QUIRE_DEVICE_CPU, 0, &info) != QUIRE_OK || *info.problem || !*info.kernels;
+}
+
+static int status_of(int (*run)(const char *name), const char *name)
 {
     pid_t child = fork(); /* before this process has threads */
     int status;
 
     if (child == 0)
-        _exit(run_kernel(name));
+        _exit(run(name));
     if (child < 0 || waitpid(child, &status, 0) < 0 || !WIFEXITED(status))
         return -1;
     return WEXITSTATUS(status);
@@ -354,17 +362,18 @@ int main(void)
 #endif
     enum { NAMES = sizeof names / sizeof names[0] };
 
-    plan(NAMES + 1);
+    plan(NAMES + 2);
     for (int i = 0; i < NAMES; i++) {
         int status;
 
         fflush(stdout);
-        status = status_of(names[i]);
+        status = status_of(run_kernel, names[i]);
         if (status == NOT_OFFERED && strcmp(names[i], "portable") != 0)
             skip("%s: this CPU does not have it", names[i]);
         else
             is_int(0, status, "%s: what was wrong", names[i]);
     }
-    is_int(NOT_OFFERED, status_of("mmx"), "an unknown QUIRE_CPU is refused by name");
+    is_int(NOT_OFFERED, status_of(run_kernel, "mmx"), "an unknown QUIRE_CPU is refused by name");
+    is_int(0, status_of(run_unforced, ""), "an empty QUIRE_CPU forces no kernel");
     return done();
 }

@@ -52,7 +52,7 @@ static void decide_kernel(void)
     for (int i = 0; i < KERNELS; i++) {
         if (!kernels[i]->available())
             continue;
-        if (wanted == NULL || strcmp(wanted, kernels[i]->name) == 0) {
+        if (wanted == NULL || *wanted == '\0' || strcmp(wanted, kernels[i]->name) == 0) {
             process.kernel = kernels[i];
             return;
         }

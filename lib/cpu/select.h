@@ -5,8 +5,8 @@
 
 #include "cpu/kernel.h"
 
-/* The kernel: the best that the CPU can run, or the one that the environment variable QUIRE_CPU names.
- * Decided once per process.  UNSUPPORTED if QUIRE_CPU names none that runs here. */
+/* The kernel: the best that the CPU can run, or the one that the environment variable QUIRE_CPU names, unless
+ * it is empty.  Decided once per process.  UNSUPPORTED if QUIRE_CPU names none that runs here. */
 quire_status select_kernel(const struct kernel **kernel);
 
 /* The most threads that a decode of this process will ever use, decided once: workspaces are sized by it. */
