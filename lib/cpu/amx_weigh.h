@@ -169,7 +169,7 @@ INLINE void stage_pair_bf16(const char *first, const char *second, char *to, __m
     }
 }
 
-/* Where the keys of a part are.  Those that no row sees are zeros. */
+/* Where the keys of a part are.  Those that no row sees are zeros; at the beginning they are fewer than a block. */
 INLINE void find_rows(const struct chunk *chunk, size_t row_bytes, int first, int steps, const char **row)
 {
     int end = first + steps * STEP_KEYS;

@@ -433,8 +433,8 @@ static void write_rows_past_end(const struct problem *p, int thread, int threads
 /* Heads go through a chunk together where that saves translations of addresses: where heads share a page of
  * the system, and where a head's pages are so many that the translations would be forgotten before the next
  * head needs their neighbours.  (Where the second begins was measured: doc/cpu.md.)  Otherwise a head at a
- * time is faster, but for some processors.  And there have to be enough units for every thread. */
-static int choose_heads(const struct problem *p, const struct room *room, int threads)
+ * time is faster, but where the processor has tiles.  And there have to be enough units for every thread. */
+static int choose_heads(const struct problem *p, const struct kernel *kernel, const struct room *room, int threads)
 {
     enum { SYSTEM_PAGE = 4096, UNITS_PER_THREAD = 16 };
     int many_pages = (room->padded >= 4 ? 16 : 64) * p->kv_heads;
@@ -443,7 +443,7 @@ static int choose_heads(const struct problem *p, const struct room *room, int th
 
     for (int32_t b = 0; b < p->batch; b++)
         longest = p->seq_lens[b] > longest ? p->seq_lens[b] : longest;
-    if (!select_heads_together() && p->page_size * p->head_dim * dtype_bytes(p->dtype) >= SYSTEM_PAGE &&
+    if (!kernel->tiled && p->page_size * p->head_dim * dtype_bytes(p->dtype) >= SYSTEM_PAGE &&
         longest / p->page_size <= many_pages)
         return 1;
     while (heads > 1 && chunks / heads < (int64_t)UNITS_PER_THREAD * threads)
@@ -462,7 +462,7 @@ quire_status cpu_decode(const struct problem *p)
     if (status != QUIRE_OK)
         return status;
     room = room_of(p, kernel);
-    heads = choose_heads(p, &room, threads);
+    heads = choose_heads(p, kernel, &room, threads);
     cost = plan_cost(p, heads);
 #ifdef _OPENMP
 #pragma omp parallel num_threads(threads)

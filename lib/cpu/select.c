@@ -41,7 +41,6 @@ static struct {
     const struct kernel *kernel; /* NULL if QUIRE_CPU asks for what there is not */
     char problem[256];           /* and why */
     int max_threads;
-    bool heads_together;
 } process = {.once = PTHREAD_ONCE_INIT};
 
 static void decide_kernel(void)
@@ -72,9 +71,6 @@ static void decide(void)
     if (process.max_threads < wanted)
         process.max_threads = wanted;
 #endif
-#ifdef __x86_64__
-    process.heads_together = __builtin_cpu_is("intel");
-#endif
     decide_kernel();
 }
 
@@ -89,12 +85,6 @@ int select_max_threads(void)
 {
     pthread_once(&process.once, decide);
     return process.max_threads;
-}
-
-bool select_heads_together(void)
-{
-    pthread_once(&process.once, decide);
-    return process.heads_together;
 }
 
 int select_threads(void)

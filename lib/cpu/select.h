@@ -15,7 +15,4 @@ int select_max_threads(void);
 /* Threads for a decode called now by this thread: OpenMP's, but not above the maximum. */
 int select_threads(void);
 
-/* Whether KV heads are best gone through together on this machine, whatever their number of keys (doc/cpu.md). */
-bool select_heads_together(void);
-
 #endif

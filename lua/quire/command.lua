@@ -16,7 +16,7 @@ void (*signal(int number, void (*handler)(int)))(int);
 int raise(int number);
 ]]
 
-local SIGINT = 2
+local SIGINT, DEFAULT = 2, nil
 
 local SUBCOMMANDS = { "info", "decode", "check", "bench" }
 
@@ -30,6 +30,7 @@ local function status_of(name, print_all)
         return right
     end)
     if not done then
+        ffi.C.signal(SIGINT, DEFAULT)
         progress.clear()
         if common.is_interrupt(right) then
             ffi.C.raise(SIGINT) -- by which whoever waits for the command knows; luajit has made it fatal again
@@ -98,12 +99,14 @@ return function(arguments, raise_interrupt)
         io.stderr:write(parser:get_help(), "\n")
         return UNUSABLE
     end
-    -- luajit makes the first interrupt an error, as soon as it is back in its interpreter: time to take a bar off the
-    -- line.  Without one there is nothing to wait for.
-    if progress.visible then
-        ffi.C.signal(SIGINT, raise_interrupt)
-    end
     return status_of("quire " .. options.subcommand, function()
-        return modules[options.subcommand].run(options)
+        -- luajit makes the first interrupt an error, as soon as it is back in its interpreter: time to take a bar off
+        -- the line.  Without one there is nothing to wait for.
+        if progress.visible then
+            ffi.C.signal(SIGINT, raise_interrupt)
+        end
+        local right = modules[options.subcommand].run(options)
+        ffi.C.signal(SIGINT, DEFAULT)
+        return right
     end)
 end
