@@ -433,7 +433,7 @@ static void write_rows_past_end(const struct problem *p, int thread, int threads
 /* Heads go through a chunk together where that saves translations of addresses: where heads share a page of
  * the system, and where a head's pages are so many that the translations would be forgotten before the next
  * head needs their neighbours.  (Where the second begins was measured: doc/cpu.md.)  Otherwise a head at a
- * time is faster, but where the processor has tiles.  And there have to be enough units for every thread. */
+ * time is faster, unless the kernel has tiles.  And there have to be enough units for every thread. */
 static int choose_heads(const struct problem *p, const struct kernel *kernel, const struct room *room, int threads)
 {
     enum { SYSTEM_PAGE = 4096, UNITS_PER_THREAD = 16 };

@@ -27,13 +27,14 @@ local function status_of(name, print_all)
     local done, right = pcall(function()
         local right = print_all()
         common.flush()
+        ffi.C.signal(SIGINT, DEFAULT) -- nobody would take the error that luajit makes of it from here on
         return right
     end)
     if not done then
         ffi.C.signal(SIGINT, DEFAULT)
         progress.clear()
         if common.is_interrupt(right) then
-            ffi.C.raise(SIGINT) -- by which whoever waits for the command knows; luajit has made it fatal again
+            ffi.C.raise(SIGINT) -- by which whoever waits for the command knows
         end
         io.stderr:write(name, ": ", common.message_of(right), "\n")
         return UNUSABLE
@@ -105,8 +106,6 @@ return function(arguments, raise_interrupt)
         if progress.visible then
             ffi.C.signal(SIGINT, raise_interrupt)
         end
-        local right = modules[options.subcommand].run(options)
-        ffi.C.signal(SIGINT, DEFAULT)
-        return right
+        return modules[options.subcommand].run(options)
     end)
 end
