@@ -74,7 +74,7 @@ struct converter {
             barrier_arrive_expect(full, copies * box_bytes);
         __syncwarp();
         if (live)
-            copy_box(raw_smem(raw) + lane * box_bytes, is_v ? &p.v_map : &p.k_map, full, slot, 0, at.head, id, policy);
+            copy_box(raw_smem(raw) + lane * box_bytes, &p.maps[BOX_TILE][is_v], full, slot, 0, at.head, id, policy);
 #endif
     }
 
@@ -151,8 +151,8 @@ struct converter {
         find_page<true>();
 #if QUIRE_ARCH_HAS_WGMMA
         if (live) {
-            prefetch_box(&p.k_map, slot, 0, at.head, id);
-            prefetch_box(&p.v_map, slot, 0, at.head, id);
+            prefetch_box(&p.maps[BOX_TILE][0], slot, 0, at.head, id);
+            prefetch_box(&p.maps[BOX_TILE][1], slot, 0, at.head, id);
         }
 #endif
     }

@@ -127,8 +127,8 @@ __device__ __forceinline__ void decode(const decode_params &p)
 #if __CUDA_ARCH__ >= 900
         barrier_init_fence();
         if constexpr (T::TMA) {
-            prefetch_map(&p.k_map);
-            prefetch_map(&p.v_map);
+            prefetch_map(&p.maps[BOX_TILE][0]);
+            prefetch_map(&p.maps[BOX_TILE][1]);
         }
 #endif
     }

@@ -59,6 +59,11 @@ enum { LAYOUT_SWAPAB_WARPS = 4 };
 #define LAYOUT_BOX_PANELS(kind, elem, d, rows) \
     ((d) * (elem) <= 128 || ((kind) == LAYOUT_ROW_GROUPS && (rows) > 64) ? 1 : (d) * (elem) / 128)
 
+/* Of a box at an end of what an item sees, so many slots are the least that is read: not by two warpgroups, which
+ * arithmetic limits. */
+enum { LAYOUT_PART_SLOTS = 16 };
+#define LAYOUT_READS_PARTS(kind, roww) ((kind) != LAYOUT_ROW_GROUPS || (roww) < 8)
+
 /* whether two warps can share the copies of K or V: not those of cp.async, and not where tiles are large; 1: if there
  * are few rows, 2: at any number */
 #define LAYOUT_SHARES_tma 1

@@ -62,10 +62,22 @@ struct producer {
     bool early;  // the work before this launch may not be complete yet (settle)
     bool unsure; // what this warp takes for the metadata may still be written by it (run)
 
-    // A lane's page of a tile of the cursor's item, and its box in the tile.
+    // The box that a lane copies of each tile of the cursor's item, by what is the same for all of them: small pages are
+    // limited by how fast a warp goes from a tile to the next.
+    struct lane_box {
+        int key;    // the first, from the tile's first on
+        int shift;  // log2 of its keys
+        int end;    // of the keys that some row sees; 0 where the lane has no box
+        int panel, head;
+        u32 place;  // in K or V of a stage
+    };
+    lane_box box;
+
+    // A lane's page of a tile. If no row sees a key of the box it is neither looked up nor read; if some see but a part,
+    // of a box of more than one, parts are read.
     struct page {
-        bool live; // holds a key that some row sees; other pages are neither looked up nor read
-        int id, panel, slot;
+        bool live, cut;
+        int id, key;
     };
     page pg; // of the cursor's tile
 
@@ -82,25 +94,34 @@ struct producer {
         return T::ALONE || warp < 2 * T::COPIERS;
     }
 
-    // Of a tile's boxes a warp takes every COPIERS-th, or where it is solo every page's, with some of the heads.
-    __device__ __forceinline__ int box_of_lane() const { return at.solo ? lane : lane * T::COPIERS + warp / 2; }
-    __device__ __forceinline__ int first_head() const { return at.solo ? warp / 2 * T::SOLO_BOX_HEADS : 0; }
-
     __device__ __forceinline__ box_shape boxes() const { return boxes_of<T>(p, at.solo); }
+
+    // To the cursor's item. Of a tile's boxes a warp takes every COPIERS-th, or where it is solo every page's, with some of
+    // the heads.
+    __device__ __forceinline__ void enter_item()
+    {
+        const box_shape shape = boxes();
+        const int nth = at.solo ? lane : lane * T::COPIERS + warp / 2;
+        const int head = at.solo ? warp / 2 * T::SOLO_BOX_HEADS : 0;
+        const key_range sees = at.keys.some;
+        box.key = (T::BOXES_PER_PAGE > 1 ? nth & (shape.count - 1) : nth) << shape.shift;
+        box.shift = shape.shift;
+        box.end = nth < shape.count * T::BOXES_PER_PAGE && sees.lo < sees.hi ? sees.hi : 0;
+        box.panel = T::BOXES_PER_PAGE > 1 ? nth / shape.count : 0;
+        box.head = at.head + head;
+        box.place = (nth * shape.heads + head) * (T::BOX_PANELS * T::ROW_BYTES << shape.shift);
+    }
 
     template <bool EARLY = false>
     __device__ __forceinline__ page find_page(int tile) const
     {
-        const box_shape shape = boxes();
-        const int box = box_of_lane(), which = T::BOXES_PER_PAGE > 1 ? box & (shape.count - 1) : box;
-        const int key = at.first_key(at.place(tile)) + (which << shape.shift);
-        const key_range sees = at.keys.some;
         page found;
-        found.panel = T::BOXES_PER_PAGE > 1 ? box / shape.count : 0;
-        found.slot = key & ((1 << p.page_shift) - 1);
-        found.live = box < shape.count * T::BOXES_PER_PAGE && key < sees.hi && key + (1 << shape.shift) > sees.lo &&
-                     sees.lo < sees.hi;
-        found.id = found.live ? load_int<EARLY>(p.indices + at.req.first_entry + (key >> p.page_shift)) : -1;
+        found.key = at.first_key(at.place(tile)) + box.key;
+        const int end = found.key + (1 << box.shift);
+        found.live = found.key < box.end && end > at.keys.some.lo;
+        found.cut = T::PARTS && found.live && box.shift > log2(LAYOUT_PART_SLOTS) &&
+                    (found.key < at.keys.some.lo || end > box.end);
+        found.id = found.live ? load_int<EARLY>(p.indices + at.req.first_entry + (found.key >> p.page_shift)) : -1;
         return found;
     }
 
@@ -123,6 +144,7 @@ struct producer {
         if (T::QUERY_WARPS > 1)
             make_again(begin); // fewer registers than what follows from it
         const int end = T::QUERY_WARPS == 1 ? at.heads() * T::ROWS : begin + EACH;
+#pragma unroll 1
         for (int r = begin + lane; r < end; r += 32)
             rows[r] = describe_row<T>(p, at, r);
         __syncwarp();
@@ -159,6 +181,15 @@ struct producer {
         barrier_arrive_warp(smem_address(&ctl->q_full[slot]), lane);
     }
 
+    // There is no item, and none to come.
+    __device__ __forceinline__ void announce_none()
+    {
+        if (lane == 0)
+            ctl->items[0].share = -1;
+        barrier_arrive_after_copies(smem_address(&ctl->q_full[0]));
+        barrier_arrive_warp(smem_address(&ctl->q_full[0]), lane);
+    }
+
     __device__ __forceinline__ u32 full(int stage) const
     {
         return smem_address(brings_v() ? &ctl->v_full[stage] : &ctl->k_full[stage]);
@@ -174,29 +205,78 @@ struct producer {
         return smem_address(smem + T::OFF_RING + (stage * 2 + brings_v()) * T::TILE_BYTES);
     }
 
-#if __CUDA_ARCH__ >= 900
-    __device__ __forceinline__ const tensor_map *map() const
+    // What consumers are to know of a tile.
+    __device__ __forceinline__ void leave_tile(int stage, const tile_info &info) const
     {
-        return brings_v() ? (at.solo ? &p.v_solo_map : &p.v_map) : (at.solo ? &p.k_solo_map : &p.k_map);
+        if (warp == 0 && lane == 0)
+            ctl->tiles[stage] = info;
     }
 
-    __device__ __forceinline__ int head_bytes() const { return T::BOX_PANELS * T::ROW_BYTES << boxes().shift; }
+#if __CUDA_ARCH__ >= 900
+    __device__ __forceinline__ const tensor_map *map(box_kind kind) const { return &p.maps[kind][brings_v()]; }
+    __device__ __forceinline__ const tensor_map *map() const { return map(at.solo ? BOX_SOLO : BOX_TILE); }
 
+    __device__ __forceinline__ int box_heads() const { return at.solo ? T::SOLO_BOX_HEADS : 1; }
+
+    // In a map.
+    __device__ __forceinline__ int row_of(const page &of) const
+    {
+        return (of.key & ((1 << p.page_shift) - 1)) * T::ROW_BYTES / 128;
+    }
+
+    // The parts of a box that hold a key that some row sees: the first, and one past the last.
+    __device__ __forceinline__ int first_part(const page &of) const
+    {
+        return max(at.keys.some.lo - of.key, 0) / LAYOUT_PART_SLOTS;
+    }
+    __device__ __forceinline__ int parts_end(const page &of) const
+    {
+        return (min(box.end - of.key, 1 << box.shift) + LAYOUT_PART_SLOTS - 1) / LAYOUT_PART_SLOTS;
+    }
+
+    // Calls do_part(row in the map, panel, head, distance from the box in shared memory) for each of them.
+    template <class F>
+    __device__ __forceinline__ void for_parts(const page &of, const F &do_part) const
+    {
+        constexpr int PART_BYTES = LAYOUT_PART_SLOTS * T::ROW_BYTES;
+        const int end = parts_end(of), count = box_heads() * T::BOX_PANELS;
+#pragma unroll 1
+        for (int i = 0; i < count; i++)
+#pragma unroll 1
+            for (int k = first_part(of); k < end; k++)
+                do_part(row_of(of) + k * (PART_BYTES / 128), box.panel + i % T::BOX_PANELS, box.head + i / T::BOX_PANELS,
+                        (i * T::ROW_BYTES << box.shift) + k * PART_BYTES);
+    }
+
+    template <bool FIRST>
     __device__ __forceinline__ void copy_tile_tma(int stage, u64 policy)
     {
-        settle();
-        if (pg.live)
-            copy_box(tile_smem(stage) + (box_of_lane() * boxes().heads + first_head()) * head_bytes(), map(), full(stage),
-                     pg.slot * T::ROW_BYTES / 128, pg.panel, at.head + first_head(), pg.id, policy);
+        const u32 to = tile_smem(stage) + box.place, bar = full(stage);
+        const int row = row_of(pg);
+        const tensor_map *const from = map();
+        if (FIRST)
+            settle();
+        if (pg.live && !pg.cut)
+            copy_box(to, from, bar, row, box.panel, box.head, pg.id, policy);
+        if (T::PARTS && pg.cut)
+            for_parts(pg, [&](int row, int panel, int head, int distance) {
+                copy_box(to + distance, map(BOX_PART), bar, row, panel, head, pg.id, policy);
+            });
     }
 
-    // The barrier may have counted some of the bytes by now.
+    // The cursor's, whose copies are under way: what consumers are to know of it, and how many bytes are to come, of which
+    // the barrier may have counted some by now.
     __device__ __forceinline__ void expect_tile(int stage)
     {
-        const int box_bytes = head_bytes() * (at.solo ? T::SOLO_BOX_HEADS : 1); // of heads that there are none of too
-        const int copies = __popc(__ballot_sync(0xffffffff, pg.live));
+        constexpr int ROW_BYTES = T::BOX_PANELS * T::ROW_BYTES;
+        if (!T::WGMMA)
+            leave_tile(stage, describe_tile<T>(at));
+        const int boxes = __popc(__ballot_sync(0xffffffff, pg.live && !pg.cut));
+        int rows = boxes << box.shift; // of heads that there are none of too
+        if (T::PARTS && __any_sync(0xffffffff, pg.cut))
+            rows += __reduce_add_sync(0xffffffff, pg.cut ? parts_end(pg) - first_part(pg) : 0) * LAYOUT_PART_SLOTS;
         if (lane == 0)
-            barrier_arrive_expect(full(stage), copies * box_bytes);
+            barrier_arrive_expect(full(stage), rows * ROW_BYTES * box_heads());
     }
 
     // Waits until what was copied for a guess has landed, and leaves the first stage's barriers as they were to those
@@ -216,10 +296,11 @@ struct producer {
         named_barrier(BARRIER_PRODUCERS, T::PRODUCERS);
     }
 
-    __device__ __forceinline__ void prefetch_tile(page of)
+    // Not of parts, which are few.
+    __device__ __forceinline__ void prefetch_tile(const page &of) const
     {
-        if (of.live)
-            prefetch_box(map(), of.slot * T::ROW_BYTES / 128, of.panel, at.head + first_head(), of.id);
+        if (of.live && !of.cut)
+            prefetch_box(map(), row_of(of), box.panel, box.head, of.id);
     }
 #endif
 
@@ -228,13 +309,13 @@ struct producer {
         const u32 ring = tile_smem(stage);
         const auto *cache = static_cast<const unsigned char *>(brings_v() ? p.v : p.k);
         const long long stride = brings_v() ? p.v_page_stride : p.k_page_stride;
-        const int shift = boxes().shift, box_rows = 1 << shift;
-        settle();
+        const int shift = box.shift, box_rows = 1 << shift, page_rows = 1 << p.page_shift;
 #pragma unroll 1
         for (int key = 0; key < T::TILE; key += 16) { // 16 keys of one page, contiguous in memory
             const int b = key >> shift, r0 = key & (box_rows - 1);
             const bool live = __shfl_sync(0xffffffff, pg.live, b);
-            const int id = __shfl_sync(0xffffffff, pg.id, b), slot = __shfl_sync(0xffffffff, pg.slot, b) + r0;
+            const int id = __shfl_sync(0xffffffff, pg.id, b);
+            const int slot = (__shfl_sync(0xffffffff, pg.key, b) & (page_rows - 1)) + r0;
             if (!live)
                 continue;
             const bool inside = id >= 0 && id < p.pages;
@@ -253,6 +334,28 @@ struct producer {
         barrier_arrive_warp(full(stage), lane);
     }
 
+    // When the stage is empty. FIRST: of an item.
+    template <bool FIRST>
+    __device__ __forceinline__ void bring_tile(int stage, u32 phase, u64 policy)
+    {
+        if constexpr (T::TMA && !T::WGMMA) { // consumers are told of the tile later (expect_tile)
+            barrier_wait(empty(stage), phase ^ 1);
+        } else { // where keys may come from L2, as those of row tiles in step, there would be no time for it
+            const tile_info info = describe_tile<T>(at);
+            barrier_wait(empty(stage), phase ^ 1);
+            leave_tile(stage, info);
+        }
+        if constexpr (T::TMA) {
+#if __CUDA_ARCH__ >= 900
+            copy_tile_tma<FIRST>(stage, policy);
+#endif
+        } else {
+            if (FIRST)
+                settle();
+            copy_tile_async(stage);
+        }
+    }
+
     // Finds the first tile of `mine`, and has L2 fetch the first few: which is right whatever the work before
     // this launch still writes, as what lies in L2 is kept up to date.
     __device__ __forceinline__ void start()
@@ -263,13 +366,19 @@ struct producer {
             mine.index = -1;
         if (mine.index < 0 || !brings_tiles() || adds())
             return;
+        enter_item();
         pg = find_page<true>(at.tile);
 #if __CUDA_ARCH__ >= 900
         if constexpr (T::TMA) {
-            prefetch_tile(pg);
             constexpr int TILES = 65536 / (2 * T::TILE_BYTES); // as much as pays, measured
-            for (int tile = at.tile + 1; tile < at.tile_end && tile < at.tile + TILES; tile++)
-                prefetch_tile(find_page<true>(tile));
+            page of = pg;
+#pragma unroll 1
+            for (int tile = at.tile;;) {
+                prefetch_tile(of);
+                if (++tile >= min(at.tile + TILES, at.tile_end))
+                    break;
+                of = find_page<true>(tile);
+            }
         }
 #endif
     }
@@ -307,52 +416,35 @@ struct producer {
 #endif
             return false;
         };
-        if (mine.index < 0) {
-            settle();
-            if (wrong())
-                return true;
-            if (brings_query()) {
-                if (lane == 0)
-                    ctl->items[0].share = -1;
-                barrier_arrive_after_copies(smem_address(&ctl->q_full[0]));
-                barrier_arrive_warp(smem_address(&ctl->q_full[0]), lane);
-            }
-            return false;
-        }
+        u64 policy = 0;
 #if __CUDA_ARCH__ >= 900
-        const u64 policy = p.flags & DECODE_READ_ONCE ? cache_policy_evict_first() : cache_policy_evict_normal();
+        policy = p.flags & DECODE_READ_ONCE ? cache_policy_evict_first() : cache_policy_evict_normal();
 #endif
+        const bool idle = mine.index < 0, query = brings_query(), tiles = brings_tiles() && !adds() && !idle;
         int stage = 0, slot = 0;
         u32 phase = 0, q_phase = 0;
-        bool first = true;
-        for (bool more = true; more;) {
-            const bool query = first && brings_query();
-            if (query) {
+        for (bool more = true; more;) { // items
+            // Consumers are told of an item as soon as can be; not in all kernels, as code in two places costs more there.
+            const bool sure = !T::BOLD || (T::ALONE && !unsure);
+            if (query && !idle) {
                 barrier_wait(smem_address(&ctl->q_empty[slot]), q_phase ^ 1);
                 copy_query(slot);
-                if (!T::BOLD)
+                if (sure)
                     announce_item(slot);
             }
-            const bool tiles = brings_tiles() && !adds();
-            if (tiles) {
-                const tile_info info = describe_tile<T>(at);
-                barrier_wait(empty(stage), phase ^ 1);
-                if (lane == 0 && warp == 0)
-                    ctl->tiles[stage] = info;
-                if constexpr (T::TMA) {
-#if __CUDA_ARCH__ >= 900
-                    copy_tile_tma(stage, policy);
-#endif
-                } else {
-                    copy_tile_async(stage);
-                }
-            } else {
+            if (tiles)
+                bring_tile<true>(stage, phase, policy);
+            else
                 settle();
-            }
             if (wrong())
                 return true;
+            if (idle) {
+                if (query)
+                    announce_none();
+                break;
+            }
             if (query) {
-                if (T::BOLD)
+                if (!sure)
                     announce_item(slot);
                 if (++slot == T::Q_SLOTS) {
                     slot = 0;
@@ -361,21 +453,26 @@ struct producer {
             }
             if (adds())
                 break;
-            if (!tiles) {
-                more = at.next_item(p, mine);
-                continue;
-            }
+            if (tiles) {
+                for (;; bring_tile<false>(stage, phase, policy)) {
 #if __CUDA_ARCH__ >= 900
-            if constexpr (T::TMA)
-                expect_tile(stage);
+                    if constexpr (T::TMA)
+                        expect_tile(stage);
 #endif
-            if (++stage == T::STAGES) {
-                stage = 0;
-                phase ^= 1;
+                    if (++stage == T::STAGES) {
+                        stage = 0;
+                        phase ^= 1;
+                    }
+                    if (++at.tile == at.tile_end)
+                        break;
+                    pg = find_page(at.tile);
+                }
             }
-            more = at.next_tile(p, mine, first);
-            if (more)
+            more = at.next_item(p, mine);
+            if (tiles && more) {
+                enter_item();
                 pg = find_page(at.tile);
+            }
         }
         return false;
     }

@@ -22,10 +22,13 @@ enum decode_flags {
     DECODE_HEADS_TOGETHER = 32  /* long launches read the heads of a page together (schedule.cuh) */
 };
 
+/* Boxes that the copy engine brings: a tile's slots of one page and head; a solo tile's of one page and some of its
+ * heads; and LAYOUT_PART_SLOTS of either, of one panel and head, where no row sees all of it. */
+enum box_kind { BOX_TILE, BOX_SOLO, BOX_PART, BOX_KINDS };
+
 struct decode_params {
-    /* [pages][Hkv][panel][slots][128 bytes], where 128 bytes hold part of a slot, or two slots of 64;
-     * boxes of a tile's slots of one page and head, and of a solo tile's of one page and all its heads */
-    struct tensor_map k_map, v_map, k_solo_map, v_solo_map;
+    /* of K and of V, [pages][Hkv][panel][slots][128 bytes], where 128 bytes hold part of a slot, or two slots of 64 */
+    struct tensor_map maps[BOX_KINDS][2];
     const void *query;              /* [total_q][Hq][D] */
     const void *k, *v;              /* [pages][Hkv][page_size][D], pages k_page_stride bytes apart */
     const int *indptr, *indices, *seq_lens, *qo_indptr;

@@ -132,7 +132,7 @@ __device__ __forceinline__ u64 cache_policy_evict_normal()
     return policy;
 }
 
-// one box {128 bytes, slots, panels, 1, 1} of page `page`, head `head`, from slot `slot` and panel `panel`
+// one box {128 bytes, slots, panels, heads, 1} of page `page`, from head `head`, slot `slot` and panel `panel` on
 __device__ __forceinline__ void copy_box(u32 to, const void *map, u32 bar, int slot, int panel, int head, int page,
                                          u64 policy)
 {

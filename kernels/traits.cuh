@@ -92,6 +92,7 @@ struct traits {
     static constexpr int Q_SLOTS = LAYOUT_Q_SLOTS(KIND_, RAW_ELEM, Q_BYTES);
     static constexpr int BOX_PANELS = LAYOUT_BOX_PANELS(KIND_, RAW_ELEM, D, ROWS);
     static constexpr int BOXES_PER_PAGE = D * RAW_ELEM <= 128 ? 1 : D * RAW_ELEM / 128 / BOX_PANELS;
+    static constexpr bool PARTS = TMA && LAYOUT_READS_PARTS(KIND_, ROW_WARPS_);
     static constexpr bool HALVES = WGMMA && BOX_PANELS > 1; // many.cuh
     static constexpr int OFF_RING = 0; // K and V of stage 0, of stage 1, ...
     static constexpr int OFF_RAW = OFF_RING + STAGES * 2 * TILE_BYTES;

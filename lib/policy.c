@@ -16,7 +16,9 @@ struct variant {
     enum family family;
     quire_dtype dtype;
     int elem_bytes, head_dim, rows;
-    int tile, key_warps, solo_keys, solo_box_heads, box_keys, box_panels, ctas_per_sm, threads;
+    int tile, key_warps, solo_keys, solo_box_heads, box_keys, box_panels;
+    bool parts; /* of boxes are brought */
+    int ctas_per_sm, threads;
     size_t shared_bytes, slot_bytes;
     const char *image, *kernel;
 };
@@ -29,7 +31,8 @@ struct variant {
     { family_##family, DTYPE_##dtype, elem, d, rows, tile, keyw, (solo) * (tile) / (keyw),               \
       LAYOUT_SOLO_BOX_HEADS(keyw, LAYOUT_COPIERS(LAYOUT_SHARES_##family, d, rows)),                      \
       (tile) / (LAYOUT_CONVERTS(LAYOUT_KIND_##family, elem) ? LAYOUT_CONVERTERS : 1),                    \
-      LAYOUT_BOX_PANELS(LAYOUT_KIND_##family, elem, d, rows), ctas,                                      \
+      LAYOUT_BOX_PANELS(LAYOUT_KIND_##family, elem, d, rows),                                            \
+      LAYOUT_READS_PARTS(LAYOUT_KIND_##family, roww), ctas,                                              \
       LAYOUT_THREADS(LAYOUT_KIND_##family, keyw, roww, LAYOUT_COPIERS(LAYOUT_SHARES_##family, d, rows)), \
       LAYOUT_TOTAL_BYTES(LAYOUT_KIND_##family, elem, d, rows, tile, keyw, stages, solo),                 \
       LAYOUT_CTA_FLOATS(LAYOUT_KIND_##family, d, rows, keyw, solo) * 4,                                  \
@@ -133,11 +136,11 @@ quire_status policy_plan(const struct problem *p, const struct device_limits *d,
         .rows = v->rows, .grid = grid, .threads = v->threads, .shared_bytes = v->shared_bytes,
         .workspace_bytes = (size_t)grid * v->slot_bytes,
         .uses_tensor_maps = v->family != family_async,
-        .box_slots = p->page_size < v->box_keys ? p->page_size : v->box_keys,
-        .box_panels = v->box_panels,
+        .boxes[BOX_TILE] = { p->page_size < v->box_keys ? p->page_size : v->box_keys, v->box_panels, 1 },
+        .boxes[BOX_SOLO] = { p->page_size < v->solo_keys ? p->page_size : v->solo_keys, v->box_panels,
+                             v->solo_box_heads },
+        .boxes[BOX_PART] = { p->page_size > LAYOUT_PART_SLOTS && v->parts ? LAYOUT_PART_SLOTS : 0, 1, 1 },
         .solo_heads = v->key_warps,
-        .solo_box_heads = v->solo_box_heads,
-        .solo_box_slots = p->page_size < v->solo_keys ? p->page_size : v->solo_keys,
         /* where a solo tile is cut into whole pages, its heads' blocks adjoin */
         .heads_together = v->solo_keys >= p->page_size && p->kv_heads % v->key_warps == 0,
         .read_once = (int64_t)p->group * p->seq_len_q <= v->rows,

@@ -27,11 +27,12 @@ struct launch_plan {
     size_t shared_bytes;
     size_t workspace_bytes;
     bool uses_tensor_maps;
-    int box_slots;       /* slots of a page that one copy brings, */
-    int box_panels;      /* and 128-byte panels of them */
-    int solo_box_slots;  /* the same for k_solo_map and v_solo_map; 0: the kernel has no use for them */
+    struct {
+        int slots;       /* 0: the kernel has no use for such boxes */
+        int panels;      /* of 128 bytes */
+        int heads;
+    } boxes[BOX_KINDS];
     int solo_heads;      /* heads of a solo item */
-    int solo_box_heads;  /* those of them that one copy brings */
     bool heads_together; /* long launches have solo items only */
     bool read_once;      /* one work item covers all the rows of a KV head */
 };

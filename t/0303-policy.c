@@ -192,8 +192,26 @@ static void together(void)
         policy_params(&p, &chosen, &params);
         is_int(cases[i].together, (params.flags & DECODE_HEADS_TOGETHER) != 0, "... %s",
                cases[i].together ? "may join heads" : "joins no heads");
-        is_int(cases[i].box_heads, chosen.solo_box_slots ? chosen.solo_box_heads : 0, "... %d heads to a box",
+        is_int(cases[i].box_heads, chosen.boxes[BOX_SOLO].slots ? chosen.boxes[BOX_SOLO].heads : 0, "... %d heads to a box",
                cases[i].box_heads);
+    }
+}
+
+/* Parts of pages are copied where a page has more than one, but not by two warpgroups. */
+static void parts(void)
+{
+    const struct { int head_dim, tokens, page_size, slots; } cases[] = {
+        { 128, 1, 16, 0 }, { 128, 1, 32, 16 }, { 64, 1, 128, 16 }, { 128, 16, 64, 16 }, { 128, 17, 64, 0 }
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct problem p = problem(QUIRE_DTYPE_BF16, cases[i].head_dim, 4, cases[i].tokens, 32);
+        struct launch_plan chosen;
+
+        p.page_size = cases[i].page_size;
+        is_int(QUIRE_OK, policy_plan(&p, &h200, &chosen), "%d tokens, pages of %d: a plan", cases[i].tokens,
+               cases[i].page_size);
+        is_int(cases[i].slots, chosen.boxes[BOX_PART].slots, "... and parts of %d slots", cases[i].slots);
     }
 }
 
@@ -205,5 +223,6 @@ int main(void)
     refusals();
     even();
     together();
+    parts();
     return done();
 }

@@ -80,6 +80,7 @@ struct test_case {
                                 once more for each of TURNS moments, garbage or all zeros */
     bool whole;              /* no item is to be split, though shares of equal length would split some */
     int low_keys;            /* so many weigh little beside later ones: bf16 with the largest V, fp16 with large scores */
+    bool exact;              /* stable, of K and V nothing is brought but blocks of 16 keys with one that somebody sees */
     int busiest, idlest;     /* at most so many percent of the mean the busiest CTA may bring, and the idlest one of what
                                 the busiest does; 0: any */
 };
@@ -89,32 +90,27 @@ struct outcome {
     char kernel[64];
     bool right, split;
     int busiest, idlest;
+    int64_t box_bytes, wanted_bytes;
 };
 
 /* As lib/cuda/tensor_map.c. */
-static void encode_map(struct tensor_map *map, const struct problem *p, const void *base, int64_t page_stride,
-                       int box_slots, int box_panels, int box_heads)
+static void encode_maps(const struct problem *p, const struct launch_plan *plan, struct decode_params *params)
 {
     const int row_bytes = p->head_dim * (p->dtype == QUIRE_DTYPE_FP8E4M3 ? 1 : 2);
     const int fold = row_bytes < 128 ? 128 / row_bytes : 1, row = row_bytes * fold;
-    const struct emulator_map m = {
-        .base = base,
-        .extent = { 128, p->page_size / fold, row / 128, p->kv_heads, p->pages },
-        .stride = { row, 128, (int64_t)p->page_size * row_bytes, page_stride },
-        .box = { 128, box_slots / fold, box_panels, box_heads, 1 },
-    };
-    _Static_assert(sizeof m <= sizeof *map, "a map has room for ours");
-    memcpy(map, &m, sizeof m);
-}
 
-static void encode_maps(const struct problem *p, const struct launch_plan *plan, struct decode_params *params)
-{
-    encode_map(&params->k_map, p, p->k, p->k_page_stride, plan->box_slots, plan->box_panels, 1);
-    encode_map(&params->v_map, p, p->v, p->v_page_stride, plan->box_slots, plan->box_panels, 1);
-    encode_map(&params->k_solo_map, p, p->k, p->k_page_stride, plan->solo_box_slots, plan->box_panels,
-               plan->solo_box_heads);
-    encode_map(&params->v_solo_map, p, p->v, p->v_page_stride, plan->solo_box_slots, plan->box_panels,
-               plan->solo_box_heads);
+    for (int kind = 0; kind < BOX_KINDS; kind++)
+        for (int is_v = 0; is_v < 2; is_v++) {
+            const struct emulator_map m = {
+                .base = is_v ? p->v : p->k,
+                .extent = { 128, p->page_size / fold, row / 128, p->kv_heads, p->pages },
+                .stride = { row, 128, (int64_t)p->page_size * row_bytes, is_v ? p->v_page_stride : p->k_page_stride },
+                .box = { 128, plan->boxes[kind].slots / fold, plan->boxes[kind].panels, plan->boxes[kind].heads, 1 },
+            };
+
+            _Static_assert(sizeof m <= sizeof params->maps[kind][is_v], "a map has room for ours");
+            memcpy(&params->maps[kind][is_v], &m, sizeof m);
+        }
 }
 
 /* NaN into every slot that no row sees. */
@@ -138,6 +134,22 @@ static void poison(const struct problem *p)
             memset((char *)p->v + page * p->v_page_stride + at * (int64_t)key, 0xff, key);
         }
     free(seen);
+}
+
+/* What has to be read of K and V, in blocks of 16 keys, where one item has all the rows of a KV head. */
+static int64_t least_bytes(const struct problem *p)
+{
+    const int64_t key = p->head_dim * (p->dtype == QUIRE_DTYPE_FP8E4M3 ? 1 : 2);
+    int64_t blocks = 0;
+
+    for (int b = 0; b < p->batch; b++) {
+        const int tokens = p->packed ? p->qo_indptr[b + 1] - p->qo_indptr[b] : p->seq_len_q, keys = p->seq_lens[b];
+        const int first = p->window_left >= 0 ? keys - tokens - p->window_left : 0;
+
+        if (tokens > 0)
+            blocks += (keys + 15) / 16 - (first > 0 ? first / 16 : 0);
+    }
+    return 2 * blocks * 16 * key * p->kv_heads;
 }
 
 /* bf16: scores of 0, of a request's first `low_keys` -9.625, by nearly 14 in log2 units less; every V is the largest.
@@ -254,6 +266,8 @@ static bool run_case(const struct test_case *c, struct outcome *outcome)
         outcome->busiest = (int)(launch.most_bytes * plan.grid * 100 / launch.all_bytes);
         outcome->idlest = (int)(launch.least_bytes * 100 / launch.most_bytes);
     }
+    outcome->box_bytes = launch.box_bytes;
+    outcome->wanted_bytes = least_bytes(&p);
     if (quire_decode_verify(&f->args, &v) != QUIRE_OK) {
         diag("%s", quire_last_error());
         return false;
@@ -337,6 +351,9 @@ static bool check_case(const struct test_case *c)
        c->sm_count, outcome->split ? ", split" : "");
     if (c->whole)
         ok(right && !outcome->split, "... and no item is split");
+    if (c->exact)
+        ok(right && outcome->box_bytes == outcome->wanted_bytes, "... and brings %lld bytes of K and V, of %lld",
+           (long long)outcome->box_bytes, (long long)outcome->wanted_bytes);
     if (c->busiest)
         ok(right && outcome->busiest <= c->busiest, "... and the busiest CTA brings %d%% of the mean, of %d%% at most",
            outcome->busiest, c->busiest);
@@ -456,6 +473,33 @@ static void check_balance(void)
     }
 }
 
+/* Of pages at the ends of what requests see only parts are read; of solo tiles, of boxes of one panel, of two slots in a
+ * row of 128 bytes, too. */
+static void check_parts(void)
+{
+    static const int32_t keys[] = { 177, 5, 0, 550, 64 };
+    const struct {
+        enum kernel_generation kernels;
+        DLDataType dtype;
+        int head_dim, group, tokens, window;
+    } cases[] = {
+        { KERNELS_TMA, BF16, 128, 3, 1, -1 },        { KERNELS_TMA, FP16, 64, 8, 1, 100 },
+        { KERNELS_TMA, FP8E4M3, 64, 4, 1, -1 },      { KERNELS_TMA, FP8E4M3, 128, 4, 1, 40 },
+        { KERNELS_TMA, BF16, 256, 5, 3, 70 },        { KERNELS_TMA, FP8E4M3, 256, 9, 3, -1 },
+        { KERNELS_WGMMA, BF16, 128, 20, 3, 70 },     { KERNELS_WGMMA, FP16, 256, 15, 4, 200 },
+        { KERNELS_WGMMA, FP8E4M3, 128, 12, 3, 90 },
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int page = 32; page <= 128; page *= 2)
+            check_case(&(struct test_case){
+                .what = "parts of pages", .kernels = cases[i].kernels, .sm_count = 4, .exact = true, .stable = true,
+                .mask = cases[i].window < 0 ? QUIRE_MASK_DENSE : QUIRE_MASK_CAUSAL, .window = cases[i].window,
+                .shape = { .batch = 5, .seq_lens = keys, .seq_len_q = cases[i].tokens, .kv_heads = 4,
+                           .q_heads = 4 * cases[i].group, .head_dim = cases[i].head_dim, .page_size = page,
+                           .dtype = cases[i].dtype, .out_dtype = cases[i].dtype.bits > 8 ? cases[i].dtype : FP16 } });
+}
+
 static void check_special(void)
 {
     static const int32_t empty[3], none[40], long_head[] = { 3000 }, longer_head[] = { 4500 },
@@ -463,15 +507,15 @@ static void check_special(void)
                          short_keys[] = { 30, 200, 77, 129, 5, 12 }, long_queries[] = { 1, 100, 4, 17, 5, 112 },
                          level[] = { 600, 600, 600 },
                          unlike_keys[] = { 900, 40, 1300, 0, 300 }, unlike_queries[] = { 100, 1, 64, 0, 33 };
-    static int32_t many[400], one_each[400], same[40], mixed[40], ones[40];
+    static int32_t many[400], one_each[400], same[40], mixed[40], ones[400];
 
     for (int i = 0; i < 400; i++) {
         many[i] = i * 29 % 41;
         one_each[i] = 40; /* a tile */
+        ones[i] = i % 40 < 30; /* the rest of a batch is often empty */
     }
     for (int i = 0; i < 40; i++) {
         same[i] = 384;
-        ones[i] = i < 30; /* the rest of a batch is often empty */
         mixed[i] = i % 3 ? 20 + i : 500 + 10 * i;
     }
     const struct test_case cases[] = {
@@ -571,6 +615,10 @@ static void check_special(void)
         { .what = "more requests than threads", .kernels = KERNELS_TMA, .sm_count = 3, .window = -1,
           .shape = { .batch = 400, .seq_lens = many, .seq_len_q = 1, .q_heads = 1, .kv_heads = 1, .head_dim = 64,
                      .page_size = 16, .dtype = FP8E4M3, .out_dtype = FP16 } },
+        { .what = "more requests than threads, metadata that pass", .kernels = KERNELS_TMA, .sm_count = 3, .window = -1,
+          .passing = true,
+          .shape = { .batch = 400, .seq_lens = many, .q_lens = ones, .q_heads = 1, .kv_heads = 1, .head_dim = 64,
+                     .page_size = 16, .dtype = BF16, .out_dtype = BF16 } },
         { .what = "metadata that pass", .kernels = KERNELS_TMA, .sm_count = 7, .window = -1, .passing = true,
           .shape = { .batch = 20, .seq_lens = many, .seq_len_q = 1, .q_heads = 4, .kv_heads = 2, .head_dim = 64,
                      .page_size = 16, .dtype = BF16, .out_dtype = BF16 } },
@@ -612,6 +660,7 @@ int main(void)
         check_image(FP8E4M3, head_dim);
     }
     check_balance();
+    check_parts();
     check_special();
     for (int i = 0; i < KERNELS; i++)
         if (!kernels[i].whole || !kernels[i].split) {

@@ -120,34 +120,24 @@ static quire_status encode_maps(const struct driver *driver, const struct proble
                                 struct decode_params *params)
 {
     const int32_t elem_bytes = p->dtype == QUIRE_DTYPE_FP8E4M3 ? 1 : 2;
-    const struct {
-        const void *base;
-        int64_t page_stride;
-        int32_t box_slots, box_heads;
-        struct tensor_map *map;
-    } maps[] = {
-        { p->k, p->k_page_stride, plan->box_slots, 1, &params->k_map },
-        { p->v, p->v_page_stride, plan->box_slots, 1, &params->v_map },
-        { p->k, p->k_page_stride, plan->solo_box_slots, plan->solo_box_heads, &params->k_solo_map },
-        { p->v, p->v_page_stride, plan->solo_box_slots, plan->solo_box_heads, &params->v_solo_map },
-    };
     quire_status status = QUIRE_OK;
 
-    for (int i = 0; i < 4 && status == QUIRE_OK; i++) {
+    for (int i = 0; i < 2 * BOX_KINDS && status == QUIRE_OK; i++) {
+        const int kind = i / 2, is_v = i % 2;
         const struct cache_shape shape = {
-            .base = maps[i].base,
-            .page_stride = maps[i].page_stride,
+            .base = is_v ? p->v : p->k,
+            .page_stride = is_v ? p->v_page_stride : p->k_page_stride,
             .pages = params->pages,
             .kv_heads = p->kv_heads,
             .page_size = p->page_size,
             .row_bytes = p->head_dim * elem_bytes,
             .elem_bytes = elem_bytes,
-            .box_slots = maps[i].box_slots,
-            .box_panels = plan->box_panels,
-            .box_heads = maps[i].box_heads,
+            .box_slots = plan->boxes[kind].slots,
+            .box_panels = plan->boxes[kind].panels,
+            .box_heads = plan->boxes[kind].heads,
         };
         if (shape.box_slots > 0)
-            status = tensor_map_get(driver, &shape, maps[i].map);
+            status = tensor_map_get(driver, &shape, &params->maps[kind][is_v]);
     }
     return status;
 }

@@ -10,7 +10,7 @@
 #include "tensor_map.h"
 
 enum {
-    SLOTS = 4096, /* a power of 2, so large that the four maps of each of 100 layers seldom meet */
+    SLOTS = 4096, /* a power of 2, so large that the six maps of each of 100 layers seldom meet */
     KEY_WORDS = sizeof(struct cache_shape) / sizeof(uint64_t),
     MAP_WORDS = sizeof(struct tensor_map) / sizeof(uint64_t),
     WORDS = KEY_WORDS + MAP_WORDS

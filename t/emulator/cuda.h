@@ -166,6 +166,19 @@ inline unsigned __reduce_max_sync(unsigned mask, unsigned value)
     return value;
 }
 
+inline unsigned __reduce_add_sync(unsigned mask, unsigned value)
+{
+    emulator::whole_warp(mask);
+    emulator_meet(EMULATOR_WARP, "redux.add", &value, [](void *const *all, int count) {
+        unsigned sum = 0;
+        for (int i = 0; i < count; i++)
+            sum += *static_cast<unsigned *>(all[i]);
+        for (int i = 0; i < count; i++)
+            *static_cast<unsigned *>(all[i]) = sum;
+    });
+    return value;
+}
+
 inline void __syncwarp() { emulator_meet(EMULATOR_WARP, "syncwarp", nullptr, nullptr); }
 inline void __syncthreads() { emulator_meet(EMULATOR_CTA, "syncthreads", nullptr, nullptr); }
 inline bool __syncthreads_or(bool yes) { return emulator::cast(EMULATOR_CTA, "syncthreads_or", yes).any; }

@@ -52,7 +52,7 @@ struct emulator_cta {
     unsigned char *region, *shared; /* the region's end is the shared memory's, and before a page without access */
     struct copy *copies;
     int n_copies, copies_room;
-    int64_t copied;          /* bytes */
+    int64_t copied, in_boxes; /* bytes; those that the copy engine brings */
 };
 
 struct emulator_thread *emulator_self;
@@ -324,6 +324,7 @@ void emulator_copy_box(uint32_t to, const void *map, uint32_t bar, const int at[
     *c = (struct copy){.kind = COPY_BOX, .to = to, .bar = bar, .from = map};
     memcpy(c->at, at, sizeof c->at);
     emulator_self->cta->copied += box_bytes(map);
+    emulator_self->cta->in_boxes += box_bytes(map);
 }
 
 void emulator_copy_16(uint32_t to, const void *from, uint32_t valid_bytes)
@@ -473,7 +474,7 @@ static void start_cta(struct emulator_cta *cta, int block)
     memset(cta->region, FILL, region_bytes());
     cta->live = true;
     cta->threads_left = launch->threads;
-    cta->copied = 0;
+    cta->copied = cta->in_boxes = 0;
     memset(cta->named, 0, sizeof cta->named);
     for (int i = 0; i < launch->threads; i++) {
         struct emulator_thread *t = &cta->threads[i];
@@ -510,6 +511,7 @@ static void end_cta(struct emulator_cta *cta)
     }
     cta->live = false;
     launch->all_bytes += cta->copied;
+    launch->box_bytes += cta->in_boxes;
     launch->most_bytes = cta->copied > launch->most_bytes ? cta->copied : launch->most_bytes;
     launch->least_bytes = cta->copied < launch->least_bytes ? cta->copied : launch->least_bytes;
 }
@@ -570,7 +572,7 @@ void emulator_run(struct emulator_launch *l)
     int dispatched = 0, ended = 0, idle = 0;
 
     launch = l;
-    l->words_passed = l->all_bytes = l->most_bytes = 0;
+    l->words_passed = l->all_bytes = l->box_bytes = l->most_bytes = 0;
     l->least_bytes = INT64_MAX;
     previous_done = 0;
     turns = 0;

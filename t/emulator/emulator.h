@@ -116,7 +116,8 @@ struct emulator_launch {
     int64_t turn;            /* from 1 on; 0: when the threads of a CTA have met for the first time */
     int64_t turns;           /* result: turns of threads until the work before was complete */
     int64_t words_passed;    /* result: stores meant for other CTAs */
-    int64_t all_bytes, most_bytes, least_bytes; /* result: copied by all CTAs, by the busiest, by the idlest */
+    int64_t all_bytes, most_bytes, least_bytes; /* result: copied by all CTAs, by the busiest, by the idlest; */
+    int64_t box_bytes;                          /* and those of all that the copy engine brings */
 };
 
 /* Runs the launch; ends the process with a diagnostic where it goes wrong, also where no thread can go on. */
