@@ -56,9 +56,10 @@ __device__ __forceinline__ void consume(const decode_params &p, unsigned char *s
                 phase ^= 1;
             }
         }
-        if (solo)
-            finish_solo<T>(p, acc, merge, rows + first_row, ctl->items[slot], key_warp, lane);
-        else
+        if constexpr (T::SOLO)
+            if (solo)
+                finish_solo<T>(p, acc, merge, rows + first_row, ctl->items[slot], key_warp, lane);
+        if (!solo)
             finish_item<T>(p, acc, merge, rows, ctl->items[slot], key_warp, first_row, lane);
         final = ctl->items[slot].final;
         barrier_arrive_warp(smem_address(&ctl->q_empty[slot]), lane);

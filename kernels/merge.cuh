@@ -1,7 +1,7 @@
 // merge.cuh - the end of an item: warps' results to one, pieces of a split item to one, and out
 // SPDX-License-Identifier: Apache-2.0
 //
-// An item that lies in one share whole is written at once (store_whole, where warps have a head each).
+// An item that lies in one share whole is written at once.
 // A CTA's share holds at most one item that began in a lower share (its first), and at most one that
 // goes on in a higher one (its last).  For the former it leaves a partial result in its own slot of the
 // workspace; the CTA that holds an item's first piece, rank 0, adds the others' in the order of rank.
@@ -329,27 +329,27 @@ __device__ __forceinline__ void leave_part(float *slot, int row, int dim, const 
                       make_float2(never_zero(part.state.x), never_zero(part.state.y)));
 }
 
-// One warp's rows of an item that is nobody else's: transposed by the matrix stores, in a few instructions, as most of
-// the time of short requests goes by here.  `plane`: its own.
+// One warp's rows, whose output is complete: transposed by the matrix stores, in a few instructions, as most of the time
+// of short requests goes by here.  `sums`: over all keys; `plane`: the warp's own.
 template <class T>
-__device__ __forceinline__ void store_whole(const decode_params &p, accumulator<T> &acc, float *plane,
-                                            const row_info *rows, int lane)
+__device__ __forceinline__ void store_solo(const decode_params &p, const accumulator<T> &acc, const float (&sums)[2],
+                                           float *plane, const row_info *rows, int lane)
 {
     static_assert(T::N_TILES == 1 && T::ROWS == 8);
     const bool bytes = T::FP8 && p.flags & DECODE_OUT_FP8;
     const int row_bytes = bytes ? T::D : T::D * 2, stride = row_bytes + 16; // so that rows begin in other banks
-    const u32 base = smem_address(plane);
+    u32 base = smem_address(plane);
+    make_again(base); // no register holds addresses while tiles are attended
     auto *const out = static_cast<unsigned char *>(p.out);
     float scale[2];
     bool empty[2]; // a row without keys is +0 whatever its sums hold
 #pragma unroll
     for (int j = 0; j < 2; j++) {
-        const float sum = sum_over_keys(acc.sum[0][j]);
-        empty[j] = sum == 0.0f;
-        scale[j] = p.out_scale / sum;
+        empty[j] = sums[j] == 0.0f;
+        scale[j] = p.out_scale / sums[j];
         const int out_row = rows[lane % 4 * 2 + j].out_row;
         if (p.lse && lane < 4 && out_row >= 0)
-            p.lse[out_row] = lse_of(acc.max[0][j], sum);
+            p.lse[out_row] = lse_of(acc.max[0][j], sums[j]);
     }
     const auto scaled = [&](int m, int i) { return empty[i % 2] ? 0.0f : acc.o[0][m][i] * scale[i % 2]; };
     u32 r[4];
@@ -400,49 +400,107 @@ __device__ __forceinline__ void store_whole(const decode_params &p, accumulator<
     __syncwarp();
 }
 
+// A partial result of one warp's rows, as its lanes hold them: vectors of the output, 512 bytes of each D tile in a row,
+// then the states {maximum, sum} of rows 2t and 2t+1. Lanes of rows that only fill the tile leave nothing, and have the
+// last places, so that the others' adjoin.
+template <class T>
+struct own_part {
+    float *slot;
+    int lane;
+    bool live;
+
+    __device__ __forceinline__ float4 *vector(int m) const
+    {
+        return reinterpret_cast<float4 *>(slot) + m * 32 + lane % 4 * 8 + lane / 4;
+    }
+    __device__ __forceinline__ float4 *states() const
+    {
+        return reinterpret_cast<float4 *>(slot) + T::D_TILES * 32 + lane % 4;
+    }
+    static_assert(!T::SOLO || T::D_TILES * 128 + 16 <= LAYOUT_SLOT_FLOATS(T::D, T::ROWS));
+
+    // `sum`: over all keys.
+    __device__ __forceinline__ void leave(const accumulator<T> &acc, const float (&sum)[2]) const
+    {
+        if (!live)
+            return;
+#pragma unroll
+        for (int m = 0; m < T::D_TILES; m++)
+            store_relaxed(vector(m), make_float4(never_zero(acc.o[0][m][0]), never_zero(acc.o[0][m][1]),
+                                                 never_zero(acc.o[0][m][2]), never_zero(acc.o[0][m][3])));
+        if (lane < 4)
+            store_relaxed(states(), make_float4(never_zero(acc.max[0][0]), never_zero(sum[0]),
+                                                never_zero(acc.max[0][1]), never_zero(sum[1])));
+    }
+
+    __device__ __forceinline__ void add_to(accumulator<T> &acc, float (&sum)[2]) const
+    {
+        constexpr int BATCH = T::D_TILES < 8 ? T::D_TILES : 8; // vectors under way at once
+        float ours[2], theirs[2];
+#pragma unroll
+        for (int first = 0; first < T::D_TILES; first += BATCH) {
+            float4 part[BATCH], state = make_float4(1, 1, 1, 1);
+            u32 least; // of all words: 0 until every one has arrived
+            do {
+#pragma unroll
+                for (int k = 0; k < BATCH; k++)
+                    load_relaxed(part[k], vector(first + k), live);
+                if (first == 0)
+                    load_relaxed(state, states(), live);
+                least = least_word(state);
+#pragma unroll
+                for (int k = 0; k < BATCH; k++)
+                    least = min(least, least_word(part[k]));
+            } while (__any_sync(0xffffffff, !least));
+            if (first == 0) {
+                const float max[2] = {state.x, state.z}, weight[2] = {state.y, state.w};
+#pragma unroll
+                for (int j = 0; j < 2; j++) {
+                    const float top = fmaxf(acc.max[0][j], max[j]);
+                    ours[j] = rescale(acc.max[0][j], top);
+                    theirs[j] = rescale(max[j], top);
+                    acc.max[0][j] = top;
+                    sum[j] = sum[j] * ours[j] + weight[j] * theirs[j];
+                }
+                if (live && lane < 4)
+                    *states() = make_float4(0, 0, 0, 0);
+            }
+#pragma unroll
+            for (int k = 0; k < BATCH; k++) {
+                const float from[4] = {part[k].x, part[k].y, part[k].z, part[k].w};
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    acc.o[0][first + k][i] = acc.o[0][first + k][i] * ours[i % 2] + from[i] * theirs[i % 2];
+                if (live)
+                    *vector(first + k) = make_float4(0, 0, 0, 0);
+            }
+        }
+    }
+};
+
 // One warp, whose head of the item is its own; `rows` too.
 template <class T>
 __device__ __forceinline__ void finish_solo(const decode_params &p, accumulator<T> &acc, float *merge,
                                             const row_info *rows, const item_info &item, int key_warp, int lane)
 {
-    constexpr int VECTORS = T::D / 4; // of a row
-    float *const plane = merge + key_warp * T::ROWS * T::ACC_STRIDE;
-    float *const first_slot = slots_of<T>(p, item.share - item.rank) + key_warp * LAYOUT_SLOT_FLOATS(T::D, T::ROWS);
-    if constexpr (T::SOLO) {
-        if (item.last_rank == 0) {
-            store_whole<T>(p, acc, plane, rows, lane);
+    float sum[2];
+#pragma unroll
+    for (int j = 0; j < 2; j++)
+        sum[j] = sum_over_keys(acc.sum[0][j]);
+    if (item.last_rank > 0) {
+        const bool live = rows[lane % 4 * 2].out_row >= 0;
+        float *const first_slot = slots_of<T>(p, item.share - item.rank) + key_warp * LAYOUT_SLOT_FLOATS(T::D, T::ROWS);
+        const auto part_of = [&](int rank) { return own_part<T>{first_slot + rank * CTA_SLOTS<T>, lane, live}; };
+        const gathering todo = what_to_gather(item);
+#pragma unroll 1
+        for (int i = 0; i < todo.count; i++)
+            part_of(todo.rank_of(i)).add_to(acc, sum);
+        if (item.rank > 0) {
+            part_of(item.rank).leave(acc, sum);
             return;
         }
     }
-    store_accumulator<T>(plane, acc, 0, lane);
-    __syncwarp();
-    const gathering todo = what_to_gather(item);
-    if (todo.count > 0) {
-        gather<T>(todo, 0, 1, plane, first_slot, rows, 0, lane);
-        __syncwarp();
-    }
-    const auto part_of = [plane](int row, int dim) {
-        const float *from = plane + row * T::ACC_STRIDE;
-        return row_part<1>{{*reinterpret_cast<const float4 *>(from + dim)},
-                           *reinterpret_cast<const float2 *>(from + T::D)};
-    };
-    if (item.rank == 0) {
-#pragma unroll 4
-        for (int unit = lane; unit < T::ROWS * VECTORS; unit += 32) {
-            const int row = unit / VECTORS, dim = unit % VECTORS * 4;
-            const row_part<1> part = part_of(row, dim);
-            if (rows[row].out_row >= 0)
-                store_out<T>(p, rows[row].out_row, dim, part.o[0], part.state);
-        }
-    } else {
-#pragma unroll 1
-        for (int unit = lane; unit < T::ROWS * VECTORS; unit += 32) {
-            const int row = unit / VECTORS, dim = unit % VECTORS * 4;
-            if (rows[row].out_row >= 0)
-                leave_part<T>(first_slot + item.rank * CTA_SLOTS<T>, row, dim, part_of(row, dim));
-        }
-    }
-    __syncwarp();
+    store_solo<T>(p, acc, sum, merge + key_warp * T::ROWS * T::ACC_STRIDE, rows, lane);
 }
 
 // All consumer threads; `rows` are the whole item's.
