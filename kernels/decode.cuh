@@ -94,7 +94,7 @@ __device__ __forceinline__ void decode(const decode_params &p)
     static_assert(sizeof(control<T>) + sizeof(share) <= LAYOUT_CONTROL_BYTES);
 
     const int lane = threadIdx.x % 32;
-    const bool producing = threadIdx.x - T::CONSUMERS < T::PRODUCERS, alone = T::ALONE || p.batch <= 32;
+    const bool producing = threadIdx.x - T::CONSUMERS < T::PRODUCERS;
     // With the promise the metadata is read before the work before this launch is complete.  Without it
     // that is done too where it costs little, as a guess, which is checked afterwards: what it leads to is only a
     // prefetch, and if T::BOLD copies into shared memory, which may be for nothing.
@@ -102,8 +102,8 @@ __device__ __forceinline__ void decode(const decode_params &p)
     bool guess = stable || p.batch <= T::THREADS;
     if (!guess)
         wait_for_previous_grid();
-    const int own_index = alone ? min(lane, p.batch - 1) : static_cast<int>(threadIdx.x);
-    const bool holds_request = alone ? producing : p.batch <= T::THREADS && own_index < p.batch;
+    const int own_index = T::ALONE ? min(lane, p.batch - 1) : static_cast<int>(threadIdx.x);
+    const bool holds_request = T::ALONE ? producing : p.batch <= T::THREADS && own_index < p.batch;
     raw_request own = {};
     if (holds_request)
         own = load_request<true>(p, own_index);
@@ -150,13 +150,16 @@ __device__ __forceinline__ void decode(const decode_params &p)
             differs |= now != own;
             own = now;
         }
-        return alone ? named_barrier_any(BARRIER_PRODUCERS, T::PRODUCERS, differs) : __syncthreads_or(differs) != 0;
+        return T::ALONE ? named_barrier_any(BARRIER_PRODUCERS, T::PRODUCERS, differs) : __syncthreads_or(differs) != 0;
     };
     for (bool again = true; again; guess = false) {
-        if (!alone)
+        if constexpr (!T::ALONE)
             find_share<T>(p, shared_share, ctl->share_words, own);
         if (producing) {
-            from.mine = alone ? find_share_alone<T>(p, own, lane) : *shared_share;
+            if constexpr (T::ALONE)
+                from.mine = find_share_alone<T>(p, own, lane);
+            else
+                from.mine = *shared_share;
             from.start();
         }
         again = false;
@@ -167,7 +170,7 @@ __device__ __forceinline__ void decode(const decode_params &p)
             }
         if (guess && !late) {
             wait_for_previous_grid();
-            if (!stable && (!alone || producing))
+            if (!stable && (!T::ALONE || producing))
                 again = outdated(producing && from.look_again());
         }
     }

@@ -7,7 +7,8 @@
 // tiles come out even they are dealt out whole instead, in rounds: row tiles of one head are in step then, and read its
 // keys from L2.
 // The CTA that is dispatched first takes the last share: a CTA that waits for another's partial
-// result (merge.cuh) waits only for higher shares, which are dispatched earlier.
+// result (merge.cuh) waits only for higher shares, which are dispatched earlier.  Where items are alike these have the
+// units that are left over, as who is dispatched last begins last.
 #pragma once
 
 #include "items.cuh"
@@ -37,7 +38,8 @@ constexpr int LEAST_ADDERS = 4; // of an item: fewer gain nothing (merge.cuh)
 
 // A CTA's run of tiles, and where it begins.
 struct share {
-    u64 each, extra;     // units of a share; the first `extra` shares have one more
+    u64 each, each_high; // units of each of the first `low` shares, and of each of the others: one more or less
+    int low;
     u64 start, end;      // this CTA's share
     u64 offset;          // of `start` within its request
     counting how;
@@ -55,13 +57,17 @@ struct share {
         return round * count() + (round % 2 ? count() - 1 - index : index);
     }
 
-    __device__ __forceinline__ u64 start_of(int i) const { return i * each + min(static_cast<u64>(i), extra); }
+    __device__ __forceinline__ u64 start_of(int i) const
+    {
+        return min(i, low) * each + max(i - low, 0) * each_high;
+    }
 
     // the share that unit x belongs to
     __device__ __forceinline__ int of(u64 x) const
     {
-        const u64 larger = (each + 1) * extra; // units of the shares that have one more
-        return static_cast<int>(x < larger ? divide(x, each + 1) : extra + divide(x - larger, each));
+        const u64 first = low * each; // of those others
+        const bool before = x < first;
+        return static_cast<int>(divide(before ? x : x - first, before ? each : each_high)) + (before ? 0 : low);
     }
 
     // Has CTAs that are left put items together, if all items are cut in as many pieces, at their ends too.  They are
@@ -119,8 +125,14 @@ struct share {
             end = start + items / count * DEALT_UNITS;
             return;
         }
-        each = divide(total, count);
-        extra = total - each * count;
+        each = each_high = divide(total, count);
+        low = static_cast<int>(total - each * count); // so many shares have one more
+        if (alike) {
+            low = count - low;
+            each_high++;
+        } else {
+            each++;
+        }
         start = start_of(index);
         end = start_of(index + 1);
     }
@@ -134,7 +146,7 @@ __device__ __forceinline__ bool join_heads(const decode_params &p, u64 total, u6
     return total > SHORT_LAUNCH<T> && longest * T::KEY_WARPS * gridDim.x * 2 <= total * 5;
 }
 
-// By one warp alone, if there are at most 32 requests: the start of a launch waits for this.  `own`: the
+// By each producer warp alone, of at most 32 requests (T::ALONE): the start of a launch waits for this.  `own`: the
 // metadata of request min(lane, batch - 1).
 template <class T>
 __device__ __forceinline__ share find_share_alone(const decode_params &p, const raw_request &own, int lane)
@@ -145,7 +157,8 @@ __device__ __forceinline__ share find_share_alone(const decode_params &p, const 
     s.b = own.index;
     s.how = {false, true, false};
     u64 mine, before, total;
-    const auto count = [&] {
+#pragma unroll 1
+    for (;;) { // once more if heads are to be joined
         s.tiles = count_tiles<T>(p, s.req, s.how);
         total = mine = s.tiles.total();
         before = 0;
@@ -162,12 +175,11 @@ __device__ __forceinline__ share find_share_alone(const decode_params &p, const 
             before = total - mine;
             total = __shfl_sync(ALL, total, 31);
         }
-    };
-    count();
-    if (T::SOLO && p.flags & DECODE_HEADS_TOGETHER && total > SHORT_LAUNCH<T>) {
+        if (!T::SOLO || s.how.together || !(p.flags & DECODE_HEADS_TOGETHER) || total <= SHORT_LAUNCH<T>)
+            break;
         s.how.together = join_heads<T>(p, total, __reduce_max_sync(ALL, static_cast<u32>(s.tiles.each)));
-        if (s.how.together)
-            count();
+        if (!s.how.together)
+            break;
     }
     const int each = s.tiles.each - besides<T>(p, s.req);
     bool alike = is_level<T>(p, s.req);
@@ -211,23 +223,27 @@ __device__ __forceinline__ void find_share(const decode_params &p, share *s, u64
     const int each = (p.batch + T::THREADS - 1) / T::THREADS;
     const int first = min(static_cast<int>(threadIdx.x) * each, p.batch), last = min(first + each, p.batch);
 
-    u64 mine = 0;
+    u64 mine, before, total;
     request req;
     request_tiles tiles = {0, 0};
     int each_alike = 0; // tiles.each with nothing besides
-    bool alike = true;  // this thread's requests, to one another
+    bool alike;         // this thread's requests, to one another
     counting how = {false, true, false};
-    for (int b = first; b < last; b++) {
-        req = clamp_request(p, each == 1 ? own : load_request(p, b));
-        const request_tiles here = count_tiles<T>(p, req, how);
-        const int length = here.each - besides<T>(p, req);
-        alike &= is_level<T>(p, req) && (b == first || (here.heads == tiles.heads && length == each_alike));
-        tiles = here;
-        each_alike = length;
-        mine += here.total();
-    }
-    u64 before, total;
-    const auto sum_up = [&] {
+#pragma unroll 1
+    for (;;) { // once more if heads are to be joined
+        u32 longest = 0;
+        mine = 0;
+        alike = true;
+        for (int b = first; b < last; b++) {
+            req = clamp_request(p, each == 1 ? own : load_request(p, b));
+            const request_tiles here = count_tiles<T>(p, req, how);
+            const int length = here.each - besides<T>(p, req);
+            alike &= is_level<T>(p, req) && (b == first || (here.heads == tiles.heads && length == each_alike));
+            tiles = here;
+            each_alike = length;
+            mine += here.total();
+            longest = max(longest, static_cast<u32>(here.each));
+        }
         before = mine; // inclusive scan
 #pragma unroll
         for (int step = 1; step < 32; step *= 2) {
@@ -250,10 +266,9 @@ __device__ __forceinline__ void find_share(const decode_params &p, share *s, u64
                 before += total;
             total += words[w];
         }
-    };
-    sum_up();
-    if (T::SOLO && p.flags & DECODE_HEADS_TOGETHER && each == 1 && total > SHORT_LAUNCH<T>) {
-        const u32 longest = __reduce_max_sync(0xffffffff, static_cast<u32>(tiles.each));
+        if (!T::SOLO || how.together || !(p.flags & DECODE_HEADS_TOGETHER) || each > 1 || total <= SHORT_LAUNCH<T>)
+            break;
+        longest = __reduce_max_sync(0xffffffff, longest);
         __syncthreads();
         if (lane == 0)
             words[warp] = longest;
@@ -264,14 +279,8 @@ __device__ __forceinline__ void find_share(const decode_params &p, share *s, u64
             most = max(most, words[w]);
         __syncthreads();
         how.together = join_heads<T>(p, total, most);
-        if (how.together) {
-            if (first < last) {
-                tiles = count_tiles<T>(p, req, how);
-                each_alike = tiles.each - besides<T>(p, req);
-                mine = tiles.total();
-            }
-            sum_up();
-        }
+        if (!how.together)
+            break;
     }
     const int heads = static_cast<int>(words[30]);
     const request_tiles like = {heads, static_cast<int>(words[31])};
