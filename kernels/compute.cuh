@@ -252,10 +252,11 @@ struct barrier_phase {
     u32 barrier, parity;
 };
 
-// The whole of a warp's slice of one key tile, whose K has landed; V follows it in memory, and may come later.
+// The whole of a warp's slice of one key tile, whose K has landed; V follows it in memory, and may come later.  K is left
+// at `k_empty`, if not with V (T::K_LEAVES_FIRST).
 template <class T>
 __device__ __forceinline__ void attend(accumulator<T> &acc, const query_fragments<T> &q, const tile_info &tile,
-                                       u32 k_smem, barrier_phase v_full, const row_info *rows, int slice,
+                                       u32 k_smem, u32 k_empty, barrier_phase v_full, const row_info *rows, int slice,
                                        box_shape boxes, float scale, int lane)
 {
     // two blocks of 16 keys at a time where there are two: their latencies overlap
@@ -263,12 +264,18 @@ __device__ __forceinline__ void attend(accumulator<T> &acc, const query_fragment
 #pragma unroll 1
     for (int key = slice; key < slice + T::WARP_KEYS; key += BLOCKS * 16) {
         const int k0 = tile.key0 + key;
-        if (k0 >= tile.hi || k0 + BLOCKS * 16 <= tile.lo)
+        const bool leaves = T::K_LEAVES_FIRST && key + BLOCKS * 16 == slice + T::WARP_KEYS;
+        if (k0 >= tile.hi || k0 + BLOCKS * 16 <= tile.lo) {
+            if (leaves)
+                barrier_arrive_warp(k_empty, lane);
             continue;
+        }
         float s[BLOCKS][T::N_TILES][4];
 #pragma unroll
         for (int b = 0; b < BLOCKS; b++)
             qk<T>(s[b], q, find_keys<T>(k_smem, key + b * 16, boxes), lane);
+        if (leaves)
+            barrier_arrive_warp(k_empty, lane);
         u32 live[BLOCKS][2];
 #pragma unroll
         for (int b = 0; b < BLOCKS; b++)

@@ -48,8 +48,8 @@ __device__ __forceinline__ void consume(const decode_params &p, unsigned char *s
             const tile_info tile = ctl->tiles[stage];
             last = tile.flags & TILE_LAST;
             const u32 k_smem = ring + stage * 2 * T::TILE_BYTES;
-            attend<T>(acc, q, tile, k_smem, {smem_address(&ctl->v_full[stage]), phase}, rows + first_row, slice, boxes,
-                      p.scale_log2, lane);
+            attend<T>(acc, q, tile, k_smem, smem_address(&ctl->k_empty[stage]),
+                      {smem_address(&ctl->v_full[stage]), phase}, rows + first_row, slice, boxes, p.scale_log2, lane);
             barrier_arrive_warp(smem_address(&ctl->empty[stage]), lane);
             if (++stage == T::STAGES) {
                 stage = 0;
