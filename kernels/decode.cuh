@@ -110,7 +110,9 @@ __device__ __forceinline__ void decode(const decode_params &p)
 
     constexpr u32 CONVERTED = LAYOUT_CONVERTERS * WARP_ARRIVALS, COPIED = 32 + WARP_ARRIVALS;
     constexpr u32 ARRIVALS = T::CONVERTS ? CONVERTED : T::TMA ? T::COPIERS : COPIED;
+    constexpr int WARPS = T::THREADS / 32, FIRST = T::ALONE ? WARPS - T::PRODUCERS / 32 : 0; // who find their share
     if (threadIdx.x == 0) {
+        barrier_init(smem_address(&ctl->looked_again), (WARPS - FIRST) * WARP_ARRIVALS);
         for (int i = 0; i < T::STAGES; i++) {
             barrier_init(smem_address(&ctl->k_full[i]), ARRIVALS);
             barrier_init(smem_address(&ctl->v_full[i]), ARRIVALS);
@@ -143,14 +145,21 @@ __device__ __forceinline__ void decode(const decode_params &p)
         from.early = late;
         from.unsure = late && !stable;
     }
-    // Whether the metadata is not what it was taken for, asked by all who find their share together.
+    // Whether the metadata is not what it was taken for, asked once by all who find their share together. Producers and
+    // consumers ask at different places, for which a barrier of the whole CTA is not meant.
     const auto outdated = [&](bool differs) {
         if (holds_request) {
             const raw_request now = load_request<true>(p, own_index);
             differs |= now != own;
             own = now;
         }
-        return T::ALONE ? named_barrier_any(BARRIER_PRODUCERS, T::PRODUCERS, differs) : __syncthreads_or(differs) != 0;
+        constexpr u32 ALL = 0xffffffff;
+        differs = __any_sync(ALL, differs);
+        if (lane == 0)
+            ctl->outdated[threadIdx.x / 32] = differs;
+        barrier_arrive_warp(smem_address(&ctl->looked_again), lane);
+        barrier_wait(smem_address(&ctl->looked_again), 0);
+        return __any_sync(ALL, lane >= FIRST && lane < WARPS && ctl->outdated[lane]);
     };
     for (bool again = true; again; guess = false) {
         if constexpr (!T::ALONE)

@@ -125,6 +125,8 @@ struct control {
     u64 k_empty[T::STAGES];          // or with its K (K_LEAVES_FIRST; others release K and V together)
     u64 q_full[T::Q_SLOTS];          // an item's query rows and infos have landed
     u64 q_empty[T::Q_SLOTS];
+    u64 looked_again;                // every warp that finds its share has told whether a guess was wrong,
+    bool outdated[32];               // here
     u64 raw_full[T::CONVERTS ? LAYOUT_CONVERTERS : 1][LAYOUT_RAW_SLOTS]; // a piece to be converted has landed
     tile_info tiles[T::STAGES];
     item_info items[T::Q_SLOTS];
