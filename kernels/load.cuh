@@ -73,8 +73,8 @@ struct producer {
     };
     lane_box box;
 
-    // A lane's page of a tile. If no row sees a key of the box it is neither looked up nor read; if some see but a part,
-    // of a box of more than one, parts are read.
+    // A lane's page of a tile. If no row sees a key of the box it is neither looked up nor read; if there are parts of it
+    // that no row sees, the others are read one by one.
     struct page {
         bool live, cut;
         int id, key;
@@ -120,7 +120,7 @@ struct producer {
         const int end = found.key + (1 << box.shift);
         found.live = found.key < box.end && end > at.keys.some.lo;
         found.cut = T::PARTS && found.live && box.shift > log2(LAYOUT_PART_SLOTS) &&
-                    (found.key < at.keys.some.lo || end > box.end);
+                    (found.key + LAYOUT_PART_SLOTS <= at.keys.some.lo || end - LAYOUT_PART_SLOTS >= box.end);
         found.id = found.live ? load_int<EARLY>(p.indices + at.req.first_entry + (found.key >> p.page_shift)) : -1;
         return found;
     }
@@ -259,8 +259,8 @@ struct producer {
         if (pg.live && !pg.cut)
             copy_box(to, from, bar, row, box.panel, box.head, pg.id, policy);
         if (T::PARTS && pg.cut)
-            for_parts(pg, [&](int row, int panel, int head, int distance) {
-                copy_box(to + distance, map(BOX_PART), bar, row, panel, head, pg.id, policy);
+            for_parts(pg, [&](int part_row, int panel, int head, int distance) {
+                copy_box(to + distance, map(BOX_PART), bar, part_row, panel, head, pg.id, policy);
             });
     }
 
@@ -296,7 +296,7 @@ struct producer {
         named_barrier(BARRIER_PRODUCERS, T::PRODUCERS);
     }
 
-    // Not of parts, which are few.
+    // Not in parts: that would be more code for the first tiles of a CTA, where these are the last of their items.
     __device__ __forceinline__ void prefetch_tile(const page &of) const
     {
         if (of.live && !of.cut)

@@ -23,7 +23,7 @@ enum decode_flags {
 };
 
 /* Boxes that the copy engine brings: a tile's slots of one page and head; a solo tile's of one page and some of its
- * heads; and LAYOUT_PART_SLOTS of either, of one panel and head, where no row sees all of it. */
+ * heads; and LAYOUT_PART_SLOTS of either, of one panel and head, where others are seen by no row. */
 enum box_kind { BOX_TILE, BOX_SOLO, BOX_PART, BOX_KINDS };
 
 struct decode_params {

@@ -65,9 +65,9 @@ struct share {
     // the share that unit x belongs to
     __device__ __forceinline__ int of(u64 x) const
     {
-        const u64 first = low * each; // of those others
-        const bool before = x < first;
-        return static_cast<int>(divide(before ? x : x - first, before ? each : each_high)) + (before ? 0 : low);
+        const u64 high = low * each; // the first unit of those others
+        const bool is_low = x < high;
+        return static_cast<int>(divide(is_low ? x : x - high, is_low ? each : each_high)) + (is_low ? 0 : low);
     }
 
     // Has CTAs that are left put items together, if all items are cut in as many pieces, at their ends too.  They are
@@ -108,7 +108,7 @@ struct share {
         }
         if (T::SPARES && alike && p.batch * heads == 1 && count > 2 * LEAST_ADDERS) // worth four of 132 CTAs
             count = min(count, static_cast<int>(gridDim.x) - LEAST_ADDERS);
-        // no share but the last is smaller than a tile, so that none between two that hold an item's tiles is empty
+        // shares are a tile or more, or few of them a unit less: none between two that hold an item's tiles is empty
         count = static_cast<int>(min(static_cast<u64>(count), (total + T::UNITS - 1) / T::UNITS));
         index = count - 1 - static_cast<int>(blockIdx.x);
         adders = 0;
@@ -157,29 +157,22 @@ __device__ __forceinline__ share find_share_alone(const decode_params &p, const 
     s.b = own.index;
     s.how = {false, true, false};
     u64 mine, before, total;
-#pragma unroll 1
-    for (;;) { // once more if heads are to be joined
-        s.tiles = count_tiles<T>(p, s.req, s.how);
-        total = mine = s.tiles.total();
-        before = 0;
-        if (p.batch > 1) {
-            if (lane >= p.batch)
-                mine = 0;
-            total = mine;
+    static_assert(!T::SOLO, "heads are not joined");
+    s.tiles = count_tiles<T>(p, s.req, s.how);
+    total = mine = s.tiles.total();
+    before = 0;
+    if (p.batch > 1) {
+        if (lane >= p.batch)
+            mine = 0;
+        total = mine;
 #pragma unroll
-            for (int step = 1; step < 32; step *= 2) { // inclusive scan
-                const u64 other = __shfl_up_sync(ALL, total, step);
-                if (lane >= step)
-                    total += other;
-            }
-            before = total - mine;
-            total = __shfl_sync(ALL, total, 31);
+        for (int step = 1; step < 32; step *= 2) { // inclusive scan
+            const u64 other = __shfl_up_sync(ALL, total, step);
+            if (lane >= step)
+                total += other;
         }
-        if (!T::SOLO || s.how.together || !(p.flags & DECODE_HEADS_TOGETHER) || total <= SHORT_LAUNCH<T>)
-            break;
-        s.how.together = join_heads<T>(p, total, __reduce_max_sync(ALL, static_cast<u32>(s.tiles.each)));
-        if (!s.how.together)
-            break;
+        before = total - mine;
+        total = __shfl_sync(ALL, total, 31);
     }
     const int each = s.tiles.each - besides<T>(p, s.req);
     bool alike = is_level<T>(p, s.req);

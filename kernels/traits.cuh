@@ -47,8 +47,8 @@ struct traits {
     static constexpr bool ALONE = F == kernel_family::wide || SPARES; // at most 32 requests (schedule.cuh)
     static constexpr bool SWAPAB = F == kernel_family::swapab;
     // K's place in a stage of the ring is left before V's, as soon as the scores are there: an arrival more for each tile,
-    // which warps with slices of keys pay for but where tiles are large (doc/kernels.md).
-    static constexpr bool K_LEAVES_FIRST = WGMMA || SWAPAB || (!FP8 && D_ == 256);
+    // which is worth it in one of the kernels whose warps have slices of keys (doc/kernels.md).
+    static constexpr bool K_LEAVES_FIRST = WGMMA || SWAPAB || (TMA && !FP8 && D_ == 256 && ROWS_ == 8);
     static constexpr bool CONVERTS = LAYOUT_CONVERTS(KIND_, RAW_ELEM);
     static constexpr int ELEM_BYTES = LAYOUT_ELEM(KIND_, RAW_ELEM); // in shared memory, for the matrix instructions
     static constexpr int D = D_, ROWS = ROWS_, TILE = TILE_, STAGES = STAGES_;

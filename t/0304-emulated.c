@@ -491,13 +491,16 @@ static void check_parts(void)
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        for (int page = 32; page <= 128; page *= 2)
+        for (int page = 32; page <= 128; page *= 2) {
+            const int heads = page == 64 ? 3 : 4; /* of three a solo tile has zeros for the fourth */
+
             check_case(&(struct test_case){
-                .what = "parts of pages", .kernels = cases[i].kernels, .sm_count = 4, .exact = true, .stable = true,
+                .what = "parts of pages", .kernels = cases[i].kernels, .sm_count = 4, .exact = heads == 4, .stable = true,
                 .mask = cases[i].window < 0 ? QUIRE_MASK_DENSE : QUIRE_MASK_CAUSAL, .window = cases[i].window,
-                .shape = { .batch = 5, .seq_lens = keys, .seq_len_q = cases[i].tokens, .kv_heads = 4,
-                           .q_heads = 4 * cases[i].group, .head_dim = cases[i].head_dim, .page_size = page,
+                .shape = { .batch = 5, .seq_lens = keys, .seq_len_q = cases[i].tokens, .kv_heads = heads,
+                           .q_heads = heads * cases[i].group, .head_dim = cases[i].head_dim, .page_size = page,
                            .dtype = cases[i].dtype, .out_dtype = cases[i].dtype.bits > 8 ? cases[i].dtype : FP16 } });
+        }
 }
 
 static void check_special(void)

@@ -181,5 +181,4 @@ inline unsigned __reduce_add_sync(unsigned mask, unsigned value)
 
 inline void __syncwarp() { emulator_meet(EMULATOR_WARP, "syncwarp", nullptr, nullptr); }
 inline void __syncthreads() { emulator_meet(EMULATOR_CTA, "syncthreads", nullptr, nullptr); }
-inline bool __syncthreads_or(bool yes) { return emulator::cast(EMULATOR_CTA, "syncthreads_or", yes).any; }
 inline bool __syncthreads_and(bool yes) { return emulator::cast(EMULATOR_CTA, "syncthreads_and", yes).all; }
