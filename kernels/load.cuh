@@ -96,9 +96,9 @@ struct producer {
 
     __device__ __forceinline__ box_shape boxes() const { return boxes_of<T>(p, at.solo); }
 
-    // To the cursor's item. Of a tile's boxes a warp takes every COPIERS-th, or where it is solo every page's, with some of
+    // For the cursor's item. Of a tile's boxes a warp takes every COPIERS-th, or where it is solo every page's, with some of
     // the heads.
-    __device__ __forceinline__ void enter_item()
+    __device__ __forceinline__ void find_box()
     {
         const box_shape shape = boxes();
         const int nth = at.solo ? lane : lane * T::COPIERS + warp / 2;
@@ -366,7 +366,7 @@ struct producer {
             mine.index = -1;
         if (mine.index < 0 || !brings_tiles() || adds())
             return;
-        enter_item();
+        find_box();
         pg = find_page<true>(at.tile);
 #if __CUDA_ARCH__ >= 900
         if constexpr (T::TMA) {
@@ -470,7 +470,7 @@ struct producer {
             }
             more = at.next_item(p, mine);
             if (tiles && more) {
-                enter_item();
+                find_box();
                 pg = find_page(at.tile);
             }
         }
