@@ -280,7 +280,8 @@ struct producer {
     }
 
     // Waits until what was copied for a guess has landed, and leaves the first stage's barriers as they were to those
-    // who have yet to wait for them: two phases on. Consumers wait for a query first.
+    // who have yet to wait for them: two phases on. Consumers wait for a query first, which no warp may announce before
+    // all are here: where all threads find the share anew they meet there.
     __device__ __forceinline__ void retract()
     {
         wait_for_copies();
@@ -293,7 +294,8 @@ struct producer {
         if (lane == 0)
             barrier_arrive(full(0));
         barrier_wait(full(0), 1);
-        named_barrier(BARRIER_PRODUCERS, T::PRODUCERS);
+        if (T::ALONE)
+            named_barrier(BARRIER_PRODUCERS, T::PRODUCERS);
     }
 
     // Not in parts: that would be more code for the first tiles of a CTA, where these are the last of their items.
