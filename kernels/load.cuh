@@ -234,18 +234,21 @@ struct producer {
         return (min(box.end - of.key, 1 << box.shift) + LAYOUT_PART_SLOTS - 1) / LAYOUT_PART_SLOTS;
     }
 
-    // Calls do_part(row in the map, panel, head, distance from the box in shared memory) for each of them.
-    template <class F>
-    __device__ __forceinline__ void for_parts(const page &of, const F &do_part) const
+    // The parts of a lane's box, by all lanes: one of them after the other would take longer than their bytes.
+    __device__ __forceinline__ void copy_parts(u32 to, u32 bar, int of_lane, u64 policy) const
     {
+        constexpr u32 ALL = 0xffffffff;
         constexpr int PART_BYTES = LAYOUT_PART_SLOTS * T::ROW_BYTES;
-        const int end = parts_end(of), count = box_heads() * T::BOX_PANELS;
-#pragma unroll 1
-        for (int i = 0; i < count; i++)
-#pragma unroll 1
-            for (int k = first_part(of); k < end; k++)
-                do_part(row_of(of) + k * (PART_BYTES / 128), box.panel + i % T::BOX_PANELS, box.head + i / T::BOX_PANELS,
-                        (i * T::ROW_BYTES << box.shift) + k * PART_BYTES);
+        static_assert(T::BOX_PANELS * T::TILE <= 32 * LAYOUT_PART_SLOTS); // a solo tile has as many parts
+        const int id = __shfl_sync(ALL, pg.id, of_lane), row = __shfl_sync(ALL, row_of(pg), of_lane);
+        const int first = __shfl_sync(ALL, first_part(pg), of_lane), end = __shfl_sync(ALL, parts_end(pg), of_lane);
+        const int panel = __shfl_sync(ALL, box.panel, of_lane);
+        const int count = box_heads() * T::BOX_PANELS, i = lane & (count - 1); // a power of two
+        to = __shfl_sync(ALL, to, of_lane) + (i * T::ROW_BYTES << box.shift);
+        const int k = first + (lane >> (at.solo ? log2(T::SOLO_BOX_HEADS * T::BOX_PANELS) : log2(T::BOX_PANELS)));
+        if (k < end)
+            copy_box(to + k * PART_BYTES, map(BOX_PART), bar, row + k * (PART_BYTES / 128), panel + i % T::BOX_PANELS,
+                     box.head + i / T::BOX_PANELS, id, policy);
     }
 
     template <bool FIRST>
@@ -258,10 +261,9 @@ struct producer {
             settle();
         if (pg.live && !pg.cut)
             copy_box(to, from, bar, row, box.panel, box.head, pg.id, policy);
-        if (T::PARTS && pg.cut)
-            for_parts(pg, [&](int part_row, int panel, int head, int distance) {
-                copy_box(to + distance, map(BOX_PART), bar, part_row, panel, head, pg.id, policy);
-            });
+        if constexpr (T::PARTS)
+            for (u32 cut = __ballot_sync(0xffffffff, pg.cut); cut; cut &= cut - 1)
+                copy_parts(to, bar, __ffs(cut) - 1, policy);
     }
 
     // The cursor's, whose copies are under way: what consumers are to know of it, and how many bytes are to come, of which
