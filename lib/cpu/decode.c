@@ -330,6 +330,7 @@ static void compute_unit(struct worker *w, const struct cursor *at, const struct
 
     chunk.block_shift = __builtin_ctz((unsigned)block_bytes); /* head sizes are powers of two, too */
     chunk.part_blocks = block_bytes < PART_BYTES ? PART_BYTES / block_bytes : 1;
+    chunk.into_l2 = select_reading()->into_l2 && w->rows->padded <= dtype_bytes(w->p->dtype);
     if (list_visible(w, extent.base, chunk.begin, chunk.end)) {
         chunk.row_begin = w->row_begin;
         chunk.row_end = w->row_end;
@@ -433,8 +434,8 @@ static void write_rows_past_end(const struct problem *p, int thread, int threads
 /* Heads go through a chunk together where that saves translations of addresses: where heads share a page of
  * the system, and where a head's pages are so many that the translations would be forgotten before the next
  * head needs their neighbours.  (Where the second begins was measured: doc/cpu.md.)  Otherwise a head at a
- * time is faster, unless the kernel has tiles.  And there have to be enough units for every thread. */
-static int choose_heads(const struct problem *p, const struct kernel *kernel, const struct room *room, int threads)
+ * time is faster, except on some machines.  And there have to be enough units for every thread. */
+static int choose_heads(const struct problem *p, const struct room *room, int threads)
 {
     enum { SYSTEM_PAGE = 4096, UNITS_PER_THREAD = 16 };
     int many_pages = (room->padded >= 4 ? 16 : 64) * p->kv_heads;
@@ -443,7 +444,7 @@ static int choose_heads(const struct problem *p, const struct kernel *kernel, co
 
     for (int32_t b = 0; b < p->batch; b++)
         longest = p->seq_lens[b] > longest ? p->seq_lens[b] : longest;
-    if (!kernel->tiled && p->page_size * p->head_dim * dtype_bytes(p->dtype) >= SYSTEM_PAGE &&
+    if (!select_reading()->heads_together && p->page_size * p->head_dim * dtype_bytes(p->dtype) >= SYSTEM_PAGE &&
         longest / p->page_size <= many_pages)
         return 1;
     while (heads > 1 && chunks / heads < (int64_t)UNITS_PER_THREAD * threads)
@@ -462,7 +463,7 @@ quire_status cpu_decode(const struct problem *p)
     if (status != QUIRE_OK)
         return status;
     room = room_of(p, kernel);
-    heads = choose_heads(p, kernel, &room, threads);
+    heads = choose_heads(p, &room, threads);
     cost = plan_cost(p, heads);
 #ifdef _OPENMP
 #pragma omp parallel num_threads(threads)

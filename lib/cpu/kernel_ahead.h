@@ -9,6 +9,7 @@
  * it goes, and meanwhile the other blocks keep memory busy. */
 struct ahead {
     const char *stream[AHEAD_STREAMS];
+    bool into_l2;
 };
 
 /* Groups of rows go over the same K and V one after the other; each asks for its part of what comes next, at every
@@ -40,6 +41,7 @@ INLINE struct ahead look_ahead(const struct chunk *chunk, struct turn turn, int 
     int at = part + chunk->part_blocks + (int)(done >> chunk->block_shift);
     struct ahead ahead;
 
+    ahead.into_l2 = false;
     done &= block_bytes - 1;
     UNROLL
     for (int i = 0; i < AHEAD_STREAMS; i++) {
@@ -55,7 +57,10 @@ INLINE void ask(struct ahead *ahead)
 {
     const char *asked = ahead->stream[0];
 
-    __builtin_prefetch(asked);
+    if (ahead->into_l2)
+        __builtin_prefetch(asked, 0, 2);
+    else
+        __builtin_prefetch(asked);
     UNROLL
     for (int i = 1; i < AHEAD_STREAMS; i++)
         ahead->stream[i - 1] = ahead->stream[i];

@@ -109,6 +109,7 @@ INLINE void score_rows(const int nr, const enum element element, const size_t d,
         size_t used = ((size_t)(turn.mine * blocks + block - part) << chunk->block_shift) + offset;
         struct ahead ahead = look_ahead(chunk, turn, part, used);
 
+        ahead.into_l2 = nr < 4 && chunk->into_l2; /* no branch for more rows */
         stop = stop < end ? stop : end;
         for (; key < stop; key += LANES / nr) {
             bool asking = is_turn(turn, key / (LANES / nr));

@@ -40,6 +40,7 @@ static struct {
     pthread_once_t once;
     const struct kernel *kernel; /* NULL if QUIRE_CPU asks for what there is not */
     char problem[256];           /* and why */
+    struct reading reading;
     int max_threads;
 } process = {.once = PTHREAD_ONCE_INIT};
 
@@ -62,6 +63,16 @@ static void decide_kernel(void)
              "QUIRE_CPU: expected one of %s, which this CPU runs, got \"%.64s\"", offered, wanted);
 }
 
+/* AMD's family 19h is Zen 3 and 4, of which 4 alone has AVX-512. */
+static bool is_zen4(void)
+{
+#ifdef __x86_64__
+    return __builtin_cpu_is("amdfam19h") && __builtin_cpu_supports("avx512f");
+#else
+    return false;
+#endif
+}
+
 static void decide(void)
 {
     process.max_threads = 1;
@@ -72,6 +83,8 @@ static void decide(void)
         process.max_threads = wanted;
 #endif
     decide_kernel();
+    process.reading.heads_together = is_zen4() || (process.kernel != NULL && process.kernel->tiled);
+    process.reading.into_l2 = is_zen4();
 }
 
 quire_status select_kernel(const struct kernel **kernel)
@@ -79,6 +92,12 @@ quire_status select_kernel(const struct kernel **kernel)
     pthread_once(&process.once, decide);
     *kernel = process.kernel;
     return process.kernel != NULL ? QUIRE_OK : quire_fail(QUIRE_ERROR_UNSUPPORTED, "%s", process.problem);
+}
+
+const struct reading *select_reading(void)
+{
+    pthread_once(&process.once, decide);
+    return &process.reading;
 }
 
 int select_max_threads(void)
