@@ -227,15 +227,15 @@ struct rank_list {
     __device__ __forceinline__ int rank_of(int i) const { return i < direct ? i : first + (i - direct) * step; }
 };
 
-constexpr int ROW_DEPTH = 4; // pieces of a row under way at once in a warp
+constexpr int ROW_DEPTH = 5; // pieces of a row under way at once in a warp of an adder
+constexpr int MOST_PIECES = 8; // of a row, for each warp of an adder
 
-// Adds every step-th of `list`, from begin on, to a row of a plane.  `slot_row`: the row of rank 0's slot.
-template <class T>
+// Adds every step-th of `list`, from begin on, to a row of a plane, DEPTH at a time.  `slot_row`: the row of rank 0's slot.
+template <class T, int DEPTH>
 __device__ __forceinline__ void gather_row(const rank_list &list, int begin, int step, float *plane_row,
                                            float *slot_row, int lane)
 {
     static_assert(T::D <= 128, "a lane has one vector of the row, and all have its state");
-    constexpr int DEPTH = ROW_DEPTH;
     const bool has_dims = lane < T::D / 4;
     float4 sum = make_float4(0, 0, 0, 0);
     if (has_dims)
@@ -291,10 +291,10 @@ __device__ __forceinline__ void gather_row(const rank_list &list, int begin, int
         *reinterpret_cast<float2 *>(plane_row + T::D) = state;
 }
 
-// Whether adders get rows that some ranks have added before: where a warp would need more than two rounds for a row.
+// Whether adders get rows that some ranks have added before: where there would be too many pieces for their warps.
 __device__ __forceinline__ bool rows_are_led(const item_info &item)
 {
-    return item.last_rank >= item.adders * 2 * ROW_DEPTH;
+    return item.last_rank >= item.adders * MOST_PIECES;
 }
 
 // What an adder adds to row r.
@@ -523,8 +523,8 @@ __device__ __forceinline__ void finish_item(const decode_params &p, accumulator<
         const int row = item.adder + key_warp / max(item.adders, 1) * item.adders; // of an adder, with other warps
         if (adds && rows[row].out_row >= 0) {
             __syncwarp();
-            gather_row<T>(ranks_of_row(item, row), key_warp % item.adders, item.adders, plane + row * T::ACC_STRIDE,
-                          first_slot + row * T::ACC_STRIDE, lane);
+            gather_row<T, ROW_DEPTH>(ranks_of_row(item, row), key_warp % item.adders, item.adders,
+                                     plane + row * T::ACC_STRIDE, first_slot + row * T::ACC_STRIDE, lane);
         }
     }
     const gathering todo = what_to_gather(item);
@@ -569,8 +569,9 @@ __device__ __forceinline__ void finish_item(const decode_params &p, accumulator<
             break;
         if constexpr (T::SPARES) {
             // to its own part of the row, which nobody else looks at before all have met again
-            gather_row<T>({min(item.last_rank - item.rank, FAN_IN - 1), 0, item.rank + 1, 1}, key_warp, T::KEY_WARPS,
-                          plane + led * T::ACC_STRIDE, first_slot + led * T::ACC_STRIDE, lane);
+            constexpr int DEPTH = (FAN_IN - 1 + T::KEY_WARPS - 1) / T::KEY_WARPS; // one round
+            gather_row<T, DEPTH>({min(item.last_rank - item.rank, FAN_IN - 1), 0, item.rank + 1, 1}, key_warp,
+                                 T::KEY_WARPS, plane + led * T::ACC_STRIDE, first_slot + led * T::ACC_STRIDE, lane);
         }
     }
     if (!item.final)
