@@ -234,12 +234,12 @@ struct producer {
         return (min(box.end - of.key, 1 << box.shift) + LAYOUT_PART_SLOTS - 1) / LAYOUT_PART_SLOTS;
     }
 
-    // The parts of a lane's box, by all lanes: one of them after the other would take longer than their bytes.
+    // The parts of a lane's box, by all lanes: one of them after the other would take longer than the bytes.
     __device__ __forceinline__ void copy_parts(u32 to, u32 bar, int of_lane, u64 policy) const
     {
         constexpr u32 ALL = 0xffffffff;
         constexpr int PART_BYTES = LAYOUT_PART_SLOTS * T::ROW_BYTES;
-        static_assert(T::BOX_PANELS * T::TILE <= 32 * LAYOUT_PART_SLOTS); // a solo tile has as many parts
+        static_assert(T::BOX_PANELS * T::TILE <= 32 * LAYOUT_PART_SLOTS); // a solo tile has no more parts
         const int id = __shfl_sync(ALL, pg.id, of_lane), row = __shfl_sync(ALL, row_of(pg), of_lane);
         const int first = __shfl_sync(ALL, first_part(pg), of_lane), end = __shfl_sync(ALL, parts_end(pg), of_lane);
         const int panel = __shfl_sync(ALL, box.panel, of_lane);
@@ -283,7 +283,7 @@ struct producer {
 
     // Waits until what was copied for a guess has landed, and leaves the first stage's barriers as they were to those
     // who have yet to wait for them: two phases on. Consumers wait for a query first, which no warp may announce before
-    // all are here: where all threads find the share anew they meet there.
+    // all are here: where all threads find the share anew, they meet in find_share.
     __device__ __forceinline__ void retract()
     {
         wait_for_copies();

@@ -227,10 +227,12 @@ struct rank_list {
     __device__ __forceinline__ int rank_of(int i) const { return i < direct ? i : first + (i - direct) * step; }
 };
 
-constexpr int ROW_DEPTH = 5; // pieces of a row under way at once in a warp of an adder
-constexpr int MOST_PIECES = 8; // of a row, for each warp of an adder
+// Of a row, in a warp of an adder: pieces under way at once, and how many it adds at most before some ranks add others'
+// first. Both were measured (doc/kernels.md).
+constexpr int ADDER_DEPTH = 5, ADDER_PIECES = 8;
 
-// Adds every step-th of `list`, from begin on, to a row of a plane, DEPTH at a time.  `slot_row`: the row of rank 0's slot.
+// Adds every step-th of `list`, from begin on, to a row of a plane, DEPTH at a time.  `slot_row`: the row of rank 0's
+// slot.
 template <class T, int DEPTH>
 __device__ __forceinline__ void gather_row(const rank_list &list, int begin, int step, float *plane_row,
                                            float *slot_row, int lane)
@@ -291,10 +293,10 @@ __device__ __forceinline__ void gather_row(const rank_list &list, int begin, int
         *reinterpret_cast<float2 *>(plane_row + T::D) = state;
 }
 
-// Whether adders get rows that some ranks have added before: where there would be too many pieces for their warps.
+// Whether adders get rows that some ranks have added before.
 __device__ __forceinline__ bool rows_are_led(const item_info &item)
 {
-    return item.last_rank >= item.adders * MOST_PIECES;
+    return item.last_rank >= item.adders * ADDER_PIECES;
 }
 
 // What an adder adds to row r.
@@ -523,7 +525,7 @@ __device__ __forceinline__ void finish_item(const decode_params &p, accumulator<
         const int row = item.adder + key_warp / max(item.adders, 1) * item.adders; // of an adder, with other warps
         if (adds && rows[row].out_row >= 0) {
             __syncwarp();
-            gather_row<T, ROW_DEPTH>(ranks_of_row(item, row), key_warp % item.adders, item.adders,
+            gather_row<T, ADDER_DEPTH>(ranks_of_row(item, row), key_warp % item.adders, item.adders,
                                      plane + row * T::ACC_STRIDE, first_slot + row * T::ACC_STRIDE, lane);
         }
     }

@@ -30,7 +30,7 @@ struct feed {
 
 static void feed_next(struct feed *feed)
 {
-    feed->ahead = look_ahead(feed->chunk, (struct turn){0, 0}, feed->block, 0);
+    feed->ahead = look_ahead(feed->chunk, (struct turn){0, 0}, feed->block, 0, false);
     feed->offset = 0;
     feed->end = ((size_t)1 << feed->chunk->block_shift) / AHEAD_STREAMS;
     feed->block++;

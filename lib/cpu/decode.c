@@ -120,6 +120,7 @@ struct worker {
     float *partials;
     size_t partial_floats;       /* of one head */
     int heads;                   /* KV heads of a tile */
+    bool into_l2;                /* select_reading's */
     struct tile tile;            /* the tile in hand */
     struct rows rows[TILE_ROWS]; /* of each of its heads */
     int row_begin[TILE_ROWS], row_end[TILE_ROWS];
@@ -135,7 +136,7 @@ static struct run *run_of(const struct problem *p, const struct room *room, int 
 static struct worker worker_make(const struct problem *p, const struct kernel *kernel, const struct room *room,
                                  int heads, int thread)
 {
-    struct worker w = {.p = p, .kernel = kernel, .heads = heads};
+    struct worker w = {.p = p, .kernel = kernel, .heads = heads, .into_l2 = select_reading()->into_l2};
     char *base = (char *)run_of(p, room, thread);
 
     w.run = (struct run *)base;
@@ -330,7 +331,8 @@ static void compute_unit(struct worker *w, const struct cursor *at, const struct
 
     chunk.block_shift = __builtin_ctz((unsigned)block_bytes); /* head sizes are powers of two, too */
     chunk.part_blocks = block_bytes < PART_BYTES ? PART_BYTES / block_bytes : 1;
-    chunk.into_l2 = select_reading()->into_l2 && w->rows->padded <= dtype_bytes(w->p->dtype);
+    /* with more rows too much is computed for each byte: the way from there to the first cache shows (doc/cpu.md) */
+    chunk.into_l2 = w->into_l2 && w->rows->padded <= dtype_bytes(w->p->dtype);
     if (list_visible(w, extent.base, chunk.begin, chunk.end)) {
         chunk.row_begin = w->row_begin;
         chunk.row_end = w->row_end;
@@ -434,7 +436,7 @@ static void write_rows_past_end(const struct problem *p, int thread, int threads
 /* Heads go through a chunk together where that saves translations of addresses: where heads share a page of
  * the system, and where a head's pages are so many that the translations would be forgotten before the next
  * head needs their neighbours.  (Where the second begins was measured: doc/cpu.md.)  Otherwise a head at a
- * time is faster, except on some machines.  And there have to be enough units for every thread. */
+ * time is faster, unless select_reading says otherwise.  And there have to be enough units for every thread. */
 static int choose_heads(const struct problem *p, const struct room *room, int threads)
 {
     enum { SYSTEM_PAGE = 4096, UNITS_PER_THREAD = 16 };

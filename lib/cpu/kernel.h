@@ -47,7 +47,7 @@ struct chunk {
     /* K and V are gone over several times, by groups of rows and by tiles of dimensions: in parts of so many blocks
        at most.  Memory is asked for as many before its use. */
     int part_blocks;
-    bool into_l2;                /* and no closer */
+    bool into_l2;                /* it is asked for into the second cache, and no closer */
     int begin, end;              /* keys that any row sees, counted from the first block's */
     /* per row what it sees of them; NULL if every row sees all */
     const int *row_begin, *row_end;

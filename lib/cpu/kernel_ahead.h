@@ -34,14 +34,14 @@ INLINE bool is_turn(struct turn turn, int step)
 }
 
 /* What to ask for when all groups are through `used` bytes, every group's passes counted, of the part that begins
- * with block `part`. */
-INLINE struct ahead look_ahead(const struct chunk *chunk, struct turn turn, int part, size_t used)
+ * with block `part`.  `few`: whether rows can be as few as chunk->into_l2 is for, so that others have no branch. */
+INLINE struct ahead look_ahead(const struct chunk *chunk, struct turn turn, int part, size_t used, const bool few)
 {
     size_t done = used >> turn.shift, block_bytes = (size_t)1 << chunk->block_shift;
     int at = part + chunk->part_blocks + (int)(done >> chunk->block_shift);
     struct ahead ahead;
 
-    ahead.into_l2 = false;
+    ahead.into_l2 = few && chunk->into_l2;
     done &= block_bytes - 1;
     UNROLL
     for (int i = 0; i < AHEAD_STREAMS; i++) {

@@ -64,7 +64,7 @@ INLINE void scores_of_blocks(const int nr, const enum element element, const siz
     for (int block = part; block * BLOCK_KEYS < end; block++) {
         const char *keys = held_block(element, rows, chunk, 0, block, part);
         size_t used = (size_t)(turn.mine * blocks + block - part) << chunk->block_shift;
-        struct ahead ahead = look_ahead(chunk, turn, part, used);
+        struct ahead ahead = look_ahead(chunk, turn, part, used, false);
 
         for (int key = 0; key < BLOCK_KEYS; key += LANES / nr) {
             vec sums[BLOCK_SUMS], quads[BLOCK_SUMS / 4];
@@ -145,7 +145,7 @@ INLINE void weigh_blocks_of(const int nr, const enum element element, const stru
 
             if (unit == 0 || end - begin < part_blocks * BLOCK_KEYS ||
                 (used >> turn.shift & (((size_t)1 << chunk->block_shift) - 1)) == 0)
-                ahead = look_ahead(chunk, turn, chunk->blocks + part, used);
+                ahead = look_ahead(chunk, turn, chunk->blocks + part, used, false);
             if (first < begin || stop > end)
                 for (int key = first > begin ? first : begin; key < (stop < end ? stop : end); key++)
                     weigh_key(nr, 0, nr, vectors, held_as(element), values + (size_t)(key - first) * stride,

@@ -107,9 +107,8 @@ INLINE void score_rows(const int nr, const enum element element, const size_t d,
         size_t offset = (size_t)(key % BLOCK_KEYS) * stride;
         const char *keys = chunk->memory[block] + offset;
         size_t used = ((size_t)(turn.mine * blocks + block - part) << chunk->block_shift) + offset;
-        struct ahead ahead = look_ahead(chunk, turn, part, used);
+        struct ahead ahead = look_ahead(chunk, turn, part, used, nr < 4);
 
-        ahead.into_l2 = nr < 4 && chunk->into_l2; /* no branch for more rows */
         stop = stop < end ? stop : end;
         for (; key < stop; key += LANES / nr) {
             bool asking = is_turn(turn, key / (LANES / nr));
@@ -161,7 +160,8 @@ INLINE void score_fours(const size_t d, const struct rows *rows, int row, const 
         const char *keys = chunk->memory[block] + offset;
         const char *query = (const char *)rows->query + (size_t)row * query_stride;
         float *scores = rows->scores + (size_t)row * CHUNK_KEYS + key * 4;
-        struct ahead ahead = look_ahead(chunk, turn, part, ((size_t)(block - part) << chunk->block_shift) + offset);
+        struct ahead ahead = look_ahead(chunk, turn, part, ((size_t)(block - part) << chunk->block_shift) + offset,
+                                        false);
         vec sums[NR * VECTORS];
 
         UNROLL
@@ -218,7 +218,7 @@ INLINE void score_eights(const int groups, const enum element element, const siz
 
         size_t used = ((size_t)(turn.mine * blocks + block - part) << chunk->block_shift) +
                       (size_t)(key % BLOCK_KEYS) * d * bytes;
-        struct ahead ahead = look_ahead(chunk, turn, part, used);
+        struct ahead ahead = look_ahead(chunk, turn, part, used, false);
 
         keys += (size_t)(key % BLOCK_KEYS) * stride;
         UNROLL

@@ -49,9 +49,8 @@ INLINE void weigh_rows(const int nr, const int first, const int last, const int 
             /* by the order of groups, passes and blocks */
             size_t used = (((size_t)turn.mine * stride + x * bytes) * (size_t)chunk->part_blocks +
                            (size_t)(chunk->blocks + block - part) * tile * bytes) * BLOCK_KEYS;
-            struct ahead ahead = look_ahead(chunk, turn, part, used);
+            struct ahead ahead = look_ahead(chunk, turn, part, used, nr < 4);
 
-            ahead.into_l2 = nr < 4 && chunk->into_l2; /* no branch for more rows */
             for (; key + 2 <= stop; key += 2) {
                 bool asking = is_turn(turn, key / 2);
 

@@ -12,6 +12,9 @@
 #ifdef _OPENMP
 #include <omp.h>
 #endif
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
 
 #include "backend.h"
 #include "cpu/select.h"
@@ -67,7 +70,10 @@ static void decide_kernel(void)
 static bool is_zen4(void)
 {
 #ifdef __x86_64__
-    return __builtin_cpu_is("amdfam19h") && __builtin_cpu_supports("avx512f");
+    unsigned a, b, c, d;
+
+    return __builtin_cpu_is("amd") && __builtin_cpu_supports("avx512f") && __get_cpuid(1, &a, &b, &c, &d) &&
+           (a >> 8 & 0xf) + (a >> 20 & 0xff) == 0x19; /* family and extended family */
 #else
     return false;
 #endif

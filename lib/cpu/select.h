@@ -9,10 +9,10 @@
  * it is empty.  Decided once per process.  UNSUPPORTED if QUIRE_CPU names none that runs here. */
 quire_status select_kernel(const struct kernel **kernel);
 
-/* How this machine reads a cache fastest, as measured (doc/cpu.md). */
+/* How this process, by its kernel and its machine, reads a cache fastest, as measured (doc/cpu.md). */
 struct reading {
     bool heads_together; /* KV heads go through a chunk together, whatever the lengths */
-    bool into_l2;        /* where rows are few, memory is asked for into the second cache, not the first */
+    bool into_l2;        /* where rows are few, the AVX-512 kernels ask for memory into the second cache, not the first */
 };
 const struct reading *select_reading(void);
 
