@@ -491,9 +491,10 @@ static void check_parts(void)
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        for (int n = 0; n < 6; n++) { /* each page size with the promise, and with a guess that is wrong */
-            const int page = 32 << n / 2, heads = page == 64 ? 3 : 4; /* of three a solo tile has zeros for the fourth */
-            const bool stable = n % 2 == 0;
+        for (int n = 0; n < 4; n++) { /* the page sizes with the promise, and one with a guess that is wrong */
+            const bool stable = n < 3;
+            const int page = 32 << (stable ? n : (int)i % 3);
+            const int heads = page == 64 ? 3 : 4; /* of three a solo tile has zeros for the fourth */
 
             check_case(&(struct test_case){
                 .what = stable ? "parts of pages" : "parts of pages, guessed", .kernels = cases[i].kernels, .sm_count = 4,
