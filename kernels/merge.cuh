@@ -526,7 +526,7 @@ __device__ __forceinline__ void finish_item(const decode_params &p, accumulator<
         if (adds && rows[row].out_row >= 0) {
             __syncwarp();
             gather_row<T, ADDER_DEPTH>(ranks_of_row(item, row), key_warp % item.adders, item.adders,
-                                     plane + row * T::ACC_STRIDE, first_slot + row * T::ACC_STRIDE, lane);
+                                       plane + row * T::ACC_STRIDE, first_slot + row * T::ACC_STRIDE, lane);
         }
     }
     const gathering todo = what_to_gather(item);
