@@ -7,6 +7,7 @@
  *     PAIRED_FP16         1 if v_pair_fp16 gives even elements, then odd ones; 0 if in order
  *     vec                 the vector, and
  *     v_load v_store v_set1 v_add v_sub v_mul v_fma v_div
+ *     v_fma_spread(a, memory, c)   v_fma with the float in memory in each lane, if there are 16 lanes
  *     v_max(a, b)         b where a is NaN
  *     v_or_zero(a)        0 where a is -Inf
  *     v_round             to the nearest integer

@@ -36,31 +36,38 @@ INLINE void dot_products(const int nr, const int kn, const enum element element,
     if (is_dot(element)) {
         UNROLL
         for (size_t x = 0; x < d; x += 4 * LANES) {
-            vec_bf16 a[4], b[4];
+            vec_bf16 qa[4], qb[4];
 
+            UNROLL
+            for (int r = 0; r < nr; r++) {
+                const uint16_t *q = (const uint16_t *)query + (size_t)r * d + x;
+
+                qa[r] = b_load_once(q);
+                qb[r] = b_load_once(q + 2 * LANES);
+            }
+            /* key by key, so that fp8 is converted between the products */
             UNROLL
             for (int k = 0; k < kn; k++) {
                 const char *key = keys + (size_t)k * stride + x * bytes;
+                vec *sum = &sums[k * nr];
+                vec_bf16 a, b;
 
                 if (asking)
                     UNROLL
                     for (size_t i = 0; i < 4 * LANES * bytes; i += 64)
                         ask(ahead);
                 if (element == ELEMENT_FP8_DOT) {
-                    b_pair_fp8(key, &a[k], &b[k]);
+                    b_pair_fp8(key, &a, &b);
                 } else {
-                    a[k] = b_load(key);
-                    b[k] = b_load(key + 4 * LANES);
+                    a = b_load(key);
+                    b = b_load(key + 4 * LANES);
                 }
-            }
-            UNROLL
-            for (int r = 0; r < nr; r++) {
-                const uint16_t *q = (const uint16_t *)query + (size_t)r * d + x;
-                vec_bf16 qa = b_load(q), qb = b_load(q + 2 * LANES);
-
                 UNROLL
-                for (int k = 0; k < kn; k++)
-                    sums[k * nr + r] = v_dot(v_dot(sums[k * nr + r], a[k], qa), b[k], qb);
+                for (int r = 0; r < nr; r++)
+                    sum[r] = v_dot(sum[r], a, qa[r]);
+                UNROLL
+                for (int r = 0; r < nr; r++)
+                    sum[r] = v_dot(sum[r], b, qb[r]);
             }
         }
         return;

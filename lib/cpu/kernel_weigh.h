@@ -4,6 +4,21 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 
+#if LANES < 16
+INLINE vec v_fma_spread(vec a, const float *b, vec c)
+{
+    return v_fma(a, v_set1(*b), c);
+}
+#endif
+
+/* Rows whose weights go through a register; those of the others are operands of each product.  What makes floats of fp8
+ * and fp16 wants the pipes that broadcasts take; but if all weights were operands, there would be more loads than
+ * products. */
+INLINE int broadcast_rows(enum element element)
+{
+    return element == ELEMENT_BF16 ? 4 : 2;
+}
+
 /* Adds one key's tile of V, weighed for rows [first, last) of a group of nr. */
 INLINE void weigh_key(const int nr, const int first, const int last, const int vectors, const enum element element,
                       const char *values, const float *weights, vec *sums)
@@ -15,11 +30,12 @@ INLINE void weigh_key(const int nr, const int first, const int last, const int v
         load_tile(element, values + (size_t)i * LANES * element_bytes(element), v + i);
     UNROLL
     for (int r = first; r < last; r++) {
-        vec w = v_set1(weights[place_of_row(nr, r)]);
+        const float *weight = &weights[place_of_row(nr, r)];
+        vec w = v_set1(*weight), *sum = &sums[(r - first) * vectors];
 
         UNROLL
         for (int i = 0; i < vectors; i++)
-            sums[(r - first) * vectors + i] = v_fma(v[i], w, sums[(r - first) * vectors + i]);
+            sum[i] = r - first < broadcast_rows(element) ? v_fma(v[i], w, sum[i]) : v_fma_spread(v[i], weight, sum[i]);
     }
 }
 

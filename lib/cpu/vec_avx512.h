@@ -19,6 +19,14 @@ VEC vec v_sub(vec a, vec b) { return _mm512_sub_ps(a, b); }
 VEC vec v_mul(vec a, vec b) { return _mm512_mul_ps(a, b); }
 VEC vec v_div(vec a, vec b) { return _mm512_div_ps(a, b); }
 VEC vec v_fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }
+/* On Zen 4 a broadcast into a register takes a pipe that multiplies, one that is an operand takes none.  GCC 12 makes
+ * one register of all uses. */
+VEC vec v_fma_spread(vec a, const float *b, vec c)
+{
+    __asm__("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(c) : "v"(a), "m"(*b));
+    return c;
+}
+
 VEC vec v_max(vec a, vec b) { return _mm512_max_ps(a, b); }
 
 VEC vec v_or_zero(vec a)
