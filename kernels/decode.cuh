@@ -27,23 +27,25 @@ __device__ __forceinline__ void consume(const decode_params &p, unsigned char *s
     u32 phase = 0;
     bool final = false;
     for (u32 nth = 0; !final; nth++) { // items
-        const int slot = nth % T::Q_SLOTS;
+        const int slot = nth % T::Q_SLOTS, item_slot = nth % T::ITEM_SLOTS;
+        const item_info &item = ctl->items[item_slot];
         barrier_wait(smem_address(&ctl->q_full[slot]), nth / T::Q_SLOTS & 1);
-        if (ctl->items[slot].share < 0)
+        if (item.share < 0)
             break;
-        const bool solo = T::SOLO && ctl->items[slot].solo;
+        const bool solo = T::SOLO && item.solo;
         const box_shape boxes = boxes_of<T>(p, solo);
         // of a tile: a slice of its keys, or all keys of a head
         const int slice = solo ? 0 : key_warp * T::WARP_KEYS;
         const u32 ring = smem_address(smem + T::OFF_RING) +
                          (solo ? key_warp * (T::D * T::ELEM_BYTES << boxes.shift) : 0);
         const int first_row = solo ? key_warp * T::ROWS : warp / T::KEY_WARPS * T::WARP_ROWS;
-        const row_info *rows = reinterpret_cast<const row_info *>(smem + T::OFF_ROWS) + slot * T::Q_ROWS;
+        const row_info *rows = reinterpret_cast<const row_info *>(smem + T::OFF_ROWS) + item_slot * T::Q_ROWS;
         query_fragments<T> q;
         load_query<T>(q, smem + T::OFF_Q + slot * T::Q_BYTES, first_row, lane);
+        barrier_arrive_warp(smem_address(&ctl->q_empty[slot]), lane);
         accumulator<T> acc;
         acc.clear();
-        for (bool last = T::SPARES && ctl->items[slot].adder >= 0; !last;) { // key tiles, of which an adder has none
+        for (bool last = T::SPARES && item.adder >= 0; !last;) { // key tiles, of which an adder has none
             barrier_wait(smem_address(&ctl->k_full[stage]), phase);
             const tile_info tile = ctl->tiles[stage];
             last = tile.flags & TILE_LAST;
@@ -58,11 +60,10 @@ __device__ __forceinline__ void consume(const decode_params &p, unsigned char *s
         }
         if constexpr (T::SOLO)
             if (solo)
-                finish_solo<T>(p, acc, merge, rows + first_row, ctl->items[slot], key_warp, lane);
+                finish_solo<T>(p, acc, merge, rows + first_row, item, key_warp, lane);
         if (!solo)
-            finish_item<T>(p, acc, merge, rows, ctl->items[slot], key_warp, first_row, lane);
-        final = ctl->items[slot].final;
-        barrier_arrive_warp(smem_address(&ctl->q_empty[slot]), lane);
+            finish_item<T>(p, acc, merge, rows, item, key_warp, first_row, lane);
+        final = item.final;
     }
 }
 

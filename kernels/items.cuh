@@ -10,6 +10,8 @@
 
 #include "traits.cuh"
 
+#include <climits>
+
 namespace quire {
 
 __device__ __forceinline__ int clamp(int x, int lo, int hi) { return min(max(x, lo), hi); }
@@ -50,10 +52,8 @@ __device__ __forceinline__ request clamp_request(const decode_params &p, const r
     request r;
     const int end = clamp(raw.entry_end, 0, p.indices_len);
     r.first_entry = clamp(raw.entry, 0, end);
-    r.keys = clamp(raw.keys, 0, p.max_seq_len);
-    const int owned = end - r.first_entry;
-    if (owned < (r.keys >> p.page_shift) + 1) // the product cannot overflow then
-        r.keys = min(r.keys, owned << p.page_shift);
+    const int owned = min(end - r.first_entry, INT_MAX >> p.page_shift); // pages: as many as max_seq_len can be
+    r.keys = min(clamp(raw.keys, 0, p.max_seq_len), owned << p.page_shift);
     if (p.flags & DECODE_PACKED) {
         const int last = clamp(raw.token_end, 0, p.total_q);
         r.first_token = clamp(raw.token, 0, last);
@@ -76,14 +76,14 @@ __device__ __forceinline__ key_range visible_keys(const decode_params &p, const 
     const int last = r.keys - r.tokens + i; // the token's own position
     key_range v;
     v.hi = p.flags & DECODE_CAUSAL ? max(last + 1, 0) : r.keys;
-    v.lo = p.window_left >= 0 && last > p.window_left ? last - p.window_left : 0;
+    v.lo = max(last, p.window_left) - p.window_left;
     return v;
 }
 
 template <class T>
 __device__ __forceinline__ int row_tiles(const decode_params &p, const request &r)
 {
-    return (r.tokens * p.group + T::ROWS - 1) / T::ROWS;
+    return static_cast<u32>(r.tokens * p.group + T::ROWS - 1) / T::ROWS;
 }
 
 // The keys of one row tile: rows are token-major, so the first token sees the earliest key and the last
@@ -98,32 +98,41 @@ __device__ __forceinline__ tile_keys keys_of(const decode_params &p, const reque
 {
     int first = 0, last = 0;
     if (r.tokens > 1) {
-        first = rt * T::ROWS / p.group;
-        last = (min((rt + 1) * T::ROWS, r.tokens * p.group) - 1) / p.group;
+        const u32 group = p.group;
+        first = static_cast<u32>(rt * T::ROWS) / group;
+        last = static_cast<u32>(min((rt + 1) * T::ROWS, r.tokens * p.group) - 1) / group;
     }
     const key_range a = visible_keys(p, r, first), z = visible_keys(p, r, last);
     return {{a.lo, z.hi}, {z.lo, a.hi}};
+}
+
+// log2 of a tile's keys of one head
+template <class T>
+__device__ __forceinline__ int tile_shift(bool solo)
+{
+    return T::SOLO && solo ? log2(T::WARP_KEYS) : log2(T::TILE);
 }
 
 // An item's run of key tiles, counted from the request's start.
 template <class T>
 __device__ __forceinline__ int first_tile(key_range k, bool solo)
 {
-    return k.lo < k.hi ? (solo ? k.lo / T::WARP_KEYS : k.lo / T::TILE) : 0;
+    return k.lo < k.hi ? k.lo >> tile_shift<T>(solo) : 0;
 }
 
 template <class T>
 __device__ __forceinline__ int tile_count(key_range k, bool solo)
 {
-    const int end = solo ? (k.hi + T::WARP_KEYS - 1) / T::WARP_KEYS : (k.hi + T::TILE - 1) / T::TILE;
-    return k.lo < k.hi ? end - first_tile<T>(k, solo) : 1;
+    const int shift = tile_shift<T>(solo);
+    return k.lo < k.hi ? ((k.hi - 1) >> shift) - (k.lo >> shift) + 1 : 1;
 }
 
 // `together`: all items of the launch are.
 template <class T>
 __device__ __forceinline__ bool is_solo(key_range k, int row_tile_count, bool together)
 {
-    return T::SOLO && row_tile_count == 1 && (together || (k.lo < k.hi && tile_count<T>(k, true) == 1));
+    const bool in_one = k.lo < k.hi && (k.lo ^ (k.hi - 1)) < T::WARP_KEYS; // tile
+    return T::SOLO && row_tile_count == 1 && (together || in_one);
 }
 
 // How the items of a launch are counted, all of them.
@@ -140,17 +149,24 @@ __device__ __forceinline__ int tile_units(const decode_params &p, const request 
     return !T::PAIRS || r.tokens * p.group - rt * T::ROWS > 64 ? T::UNITS : T::HALF_UNITS;
 }
 
-// Of all the items of a group, besides their tiles.
+// Units that an item counts besides its tiles, less what its last tile lacks: up to half a tile, as a short one takes its
+// time too, and nothing of an only one.
 template <class T>
-__device__ __forceinline__ int besides(const decode_params &p, const request &r)
+__device__ __forceinline__ int units_besides(key_range k, bool solo)
 {
-    return row_tiles<T>(p, r) * T::ITEM_UNITS;
+    if (T::WGMMA)
+        return T::ITEM_UNITS;
+    const int shift = tile_shift<T>(solo), last = k.hi - 1;
+    const int lacks = T::UNITS - 1 - (last >> (shift - log2(T::UNITS))) % T::UNITS;
+    static_assert(T::ITEM_UNITS >= T::UNITS / 2); // a tile begins UNITS after the one before, or later
+    return T::ITEM_UNITS - (last >> shift > k.lo >> shift ? min(lacks, T::UNITS / 2) : 0);
 }
 
 // A request's items stand in `heads` groups of equal length.
 struct request_tiles {
     int heads; // KV heads, or groups of KEY_WARPS of them
     int each;  // units of one, over all row tiles
+    int besides; // of these, what items count besides their tiles
 
     __device__ __forceinline__ u64 total() const { return static_cast<u64>(heads) * each; }
 };
@@ -159,16 +175,18 @@ template <class T>
 __device__ __forceinline__ request_tiles count_tiles(const decode_params &p, const request &r, counting how)
 {
     const int n = row_tiles<T>(p, r);
-    request_tiles t = {p.kv_heads, 0};
+    request_tiles t = {p.kv_heads, 0, 0};
+#pragma unroll 1
     for (int rt = 0; rt < n; rt++) {
         const key_range k = keys_of<T>(p, r, rt).some;
         const bool solo = is_solo<T>(k, n, how.together);
         if (solo)
-            t.heads = (p.kv_heads + T::KEY_WARPS - 1) / T::KEY_WARPS;
+            t.heads = static_cast<u32>(p.kv_heads + T::KEY_WARPS - 1) / T::KEY_WARPS;
         t.each += tile_count<T>(k, solo) * tile_units<T>(p, r, rt);
+        if (how.besides)
+            t.besides += units_besides<T>(k, solo);
     }
-    if (how.besides)
-        t.each += besides<T>(p, r);
+    t.each += t.besides;
     return t;
 }
 

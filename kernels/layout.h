@@ -34,6 +34,13 @@ enum { LAYOUT_CONVERTERS = 4, LAYOUT_RAW_SLOTS = 3 }; /* warps; pieces of a tile
 /* the next item's query rows come while this one's are used, unless there is no room */
 #define LAYOUT_Q_SLOTS(kind, elem, q_bytes) \
     ((q_bytes) << LAYOUT_CONVERTS(kind, elem) <= 32768 ? LAYOUT_MAX_Q_SLOTS : 1)
+/* what describes an item is needed up to its end: longer than a query that consumers hold in registers */
+#define LAYOUT_ITEM_SLOTS(kind, q_slots) ((kind) == LAYOUT_KEY_SLICES ? 2 * (q_slots) : (q_slots))
+
+/* queries, and row_infos of their items */
+#define LAYOUT_QUERY_BYTES(kind, elem, q_bytes, q_rows)  \
+    (LAYOUT_Q_SLOTS(kind, elem, q_bytes) * (q_bytes) +   \
+     LAYOUT_ITEM_SLOTS(kind, LAYOUT_Q_SLOTS(kind, elem, q_bytes)) * (q_rows) * LAYOUT_ROW_BYTES)
 
 /* Shared memory that is the consumers' own: a plane of output for each key warp; or the query as fp16, a tile's
  * weights, and what warps tell one another of each row. */
@@ -47,7 +54,7 @@ enum { LAYOUT_SWAPAB_WARPS = 4 };
 #define LAYOUT_COPIERS(shares, d, rows) ((d) <= 128 && ((shares) > 1 || ((shares) && (rows) == 8)) ? 2 : 1)
 #define LAYOUT_SOLO_BOX_HEADS(keyw, copiers) ((keyw) / (copiers))
 
-/* consumer warps, and those that produce: a warp or two bring K, as many V, the last of these the query.  Where
+/* consumer warps, and those that produce: a warp or two bring K, as many V, two of them the query.  Where
  * registers are moved from producers to consumer warpgroups, the producers are a whole warpgroup: a third brings the
  * query, a fourth half of it for row groups; or all four bring their quarters of a tile and convert them. */
 #define LAYOUT_MOVES_REGISTERS(kind, roww) ((kind) == LAYOUT_SWAPAB || ((kind) == LAYOUT_ROW_GROUPS && (roww) == 8))
@@ -78,8 +85,8 @@ enum { LAYOUT_PART_SLOTS = 16 };
 #define LAYOUT_TOTAL_BYTES(kind, elem, d, rows, tile, keyw, stages, solo)                                      \
     (1024 + (stages) * 2 * LAYOUT_TILE_BYTES(LAYOUT_ELEM(kind, elem), d, tile) +                               \
      LAYOUT_RAW_BYTES(kind, elem, d, tile) +                                                                   \
-     LAYOUT_Q_SLOTS(kind, elem, LAYOUT_Q_BYTES(LAYOUT_ELEM(kind, elem), d, LAYOUT_Q_ROWS(rows, keyw, solo))) * \
-         LAYOUT_Q_ROWS(rows, keyw, solo) * ((d) * LAYOUT_ELEM(kind, elem) + LAYOUT_ROW_BYTES) +                \
+     LAYOUT_QUERY_BYTES(kind, elem, LAYOUT_Q_BYTES(LAYOUT_ELEM(kind, elem), d, LAYOUT_Q_ROWS(rows, keyw, solo)), \
+                        LAYOUT_Q_ROWS(rows, keyw, solo)) +                                                     \
      LAYOUT_CONSUMER_BYTES(kind, d, rows, tile, keyw) + LAYOUT_CONTROL_BYTES)
 
 /* a partial result in the workspace: rows of D sums, each with its maximum and weight, which swapab.cuh's warps have

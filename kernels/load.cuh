@@ -11,12 +11,12 @@ enum { BARRIER_PRODUCERS = 6 }; // consumers' have lower numbers
 
 // Row r of the rows staged for the item at hand.
 template <class T>
-__device__ __forceinline__ row_info describe_row(const decode_params &p, const cursor<T> &at, int r)
+__device__ __forceinline__ row_info describe_row(const decode_params &p, const cursor<T> &at, u32 r)
 {
     const int row = at.rt * T::ROWS + r % T::ROWS, head = at.head + r / T::ROWS;
     row_info info = {0, 0, -1, 0};
     if (row < at.req.tokens * p.group && head < p.kv_heads) {
-        const int token = at.req.tokens == 1 ? 0 : row / p.group;
+        const int token = at.req.tokens == 1 ? 0 : static_cast<u32>(row) / static_cast<u32>(p.group);
         const key_range sees = visible_keys(p, at.req, token);
         info.lo = sees.lo;
         info.hi = sees.hi;
@@ -134,32 +134,33 @@ struct producer {
         early = false;
     }
 
-    // Rows and query of the item at hand, into slot `slot`.
-    __device__ __forceinline__ void copy_query(int slot)
+    // Rows and query of the item at hand, the share's nth.
+    __device__ __forceinline__ void copy_query(u32 nth)
     {
-        row_info *rows = reinterpret_cast<row_info *>(smem + T::OFF_ROWS) + slot * T::Q_ROWS;
+        row_info *rows = reinterpret_cast<row_info *>(smem + T::OFF_ROWS) + nth % T::ITEM_SLOTS * T::Q_ROWS;
         const int own = part_of_query();
-        constexpr int EACH = T::ROWS / T::QUERY_WARPS;
-        u32 begin = own * EACH;
-        if (T::QUERY_WARPS > 1)
+        const int each = at.heads() * T::ROWS / T::QUERY_WARPS;
+        u32 begin = own * each;
+        if (T::WGMMA)
             make_again(begin); // fewer registers than what follows from it
-        const int end = T::QUERY_WARPS == 1 ? at.heads() * T::ROWS : begin + EACH;
+        const u32 end = begin + each;
 #pragma unroll 1
-        for (int r = begin + lane; r < end; r += 32)
+        for (u32 r = begin + lane; r < end; r += 32)
             rows[r] = describe_row<T>(p, at, r);
         __syncwarp();
         settle();
-        const u32 to = smem_address(smem + T::OFF_Q + slot * T::Q_BYTES);
-        constexpr int CHUNKS = T::ROWS * T::ROW_CHUNKS / 32, BATCH = CHUNKS < 4 ? CHUNKS : 4; // of a lane
+        const u32 to = smem_address(smem + T::OFF_Q + nth % T::Q_SLOTS * T::Q_BYTES);
+        constexpr int CHUNKS = T::ROWS / T::QUERY_WARPS * T::ROW_CHUNKS / 32; // of a lane; 0: of some lanes one
+        constexpr int BATCH = CHUNKS < 1 ? 1 : CHUNKS < 4 ? CHUNKS : 4;
 #pragma unroll 1
-        for (int first = begin * T::ROW_CHUNKS + lane; first < end * T::ROW_CHUNKS; first += BATCH * 32) {
+        for (u32 first = begin * T::ROW_CHUNKS + lane; first < end * T::ROW_CHUNKS; first += BATCH * 32) {
             int from[BATCH];
 #pragma unroll
             for (int k = 0; k < BATCH; k++)
                 from[k] = rows[(first + k * 32) / T::ROW_CHUNKS].out_row;
 #pragma unroll
             for (int k = 0; k < BATCH; k++) {
-                const int r = (first + k * 32) / T::ROW_CHUNKS, c = (first + k * 32) % T::ROW_CHUNKS;
+                const u32 r = (first + k * 32) / T::ROW_CHUNKS, c = (first + k * 32) % T::ROW_CHUNKS;
                 const auto *source = static_cast<const unsigned char *>(p.query) +
                                      (static_cast<long long>(max(from[k], 0)) * T::D * T::ELEM_BYTES + c * 16);
                 copy_async_16(to + c / T::PANEL_CHUNKS * (T::Q_ROWS * T::ROW_BYTES) + T::place(r, c % T::PANEL_CHUNKS),
@@ -169,11 +170,12 @@ struct producer {
     }
 
     // The item whose query that is, for consumers to begin with.
-    __device__ __forceinline__ void announce_item(int slot)
+    __device__ __forceinline__ void announce_item(u32 nth)
     {
+        const int slot = nth % T::Q_SLOTS;
         barrier_arrive_after_copies(smem_address(&ctl->q_full[slot]));
         if (lane == 0 && part_of_query() == 0)
-            ctl->items[slot] = describe_item<T>(at, mine);
+            ctl->items[nth % T::ITEM_SLOTS] = describe_item<T>(at, mine);
         if constexpr (T::PAIRS) { // for consumers the fence would come amid their stores, and wait for them
             wait_for_copies();
             fence_for_tensor_cores();
@@ -214,9 +216,9 @@ struct producer {
 
 #if __CUDA_ARCH__ >= 900
     __device__ __forceinline__ const tensor_map *map(box_kind kind) const { return &p.maps[kind][brings_v()]; }
-    __device__ __forceinline__ const tensor_map *map() const { return map(at.solo ? BOX_SOLO : BOX_TILE); }
+    __device__ __forceinline__ const tensor_map *map() const { return map(T::SOLO && at.solo ? BOX_SOLO : BOX_TILE); }
 
-    __device__ __forceinline__ int box_heads() const { return at.solo ? T::SOLO_BOX_HEADS : 1; }
+    __device__ __forceinline__ int box_heads() const { return T::SOLO && at.solo ? T::SOLO_BOX_HEADS : 1; }
 
     // In a map.
     __device__ __forceinline__ int row_of(const page &of) const
@@ -242,12 +244,12 @@ struct producer {
         static_assert(T::BOX_PANELS * T::TILE <= 32 * LAYOUT_PART_SLOTS); // a solo tile has no more parts
         const int id = __shfl_sync(ALL, pg.id, of_lane), row = __shfl_sync(ALL, row_of(pg), of_lane);
         const int first = __shfl_sync(ALL, first_part(pg), of_lane), end = __shfl_sync(ALL, parts_end(pg), of_lane);
-        const int panel = __shfl_sync(ALL, box.panel, of_lane);
-        const int count = box_heads() * T::BOX_PANELS, i = lane & (count - 1); // a power of two
+        static_assert(T::BOXES_PER_PAGE == 1); // of all panels
+        const int shift = log2(T::BOX_PANELS) + (T::SOLO && at.solo ? log2(T::SOLO_BOX_HEADS) : 0);
+        const int i = lane & ((1 << shift) - 1), k = first + (lane >> shift);
         to = __shfl_sync(ALL, to, of_lane) + (i * T::ROW_BYTES << box.shift);
-        const int k = first + (lane >> (at.solo ? log2(T::SOLO_BOX_HEADS * T::BOX_PANELS) : log2(T::BOX_PANELS)));
         if (k < end)
-            copy_box(to + k * PART_BYTES, map(BOX_PART), bar, row + k * (PART_BYTES / 128), panel + i % T::BOX_PANELS,
+            copy_box(to + k * PART_BYTES, map(BOX_PART), bar, row + k * (PART_BYTES / 128), i % T::BOX_PANELS,
                      box.head + i / T::BOX_PANELS, id, policy);
     }
 
@@ -374,12 +376,14 @@ struct producer {
         pg = find_page<true>(at.tile);
 #if __CUDA_ARCH__ >= 900
         if constexpr (T::TMA) {
-            constexpr int TILES = 65536 / (2 * T::TILE_BYTES); // as much as pays, measured
+            // as much as pays, measured: less where the metadata are known and the share is short
+            const bool little = p.flags & DECODE_METADATA_STABLE && mine.end - mine.start <= 64 * T::UNITS;
+            const int tiles = (little ? 32768 : 65536) / (2 * T::TILE_BYTES);
             page of = pg;
 #pragma unroll 1
             for (int tile = at.tile;;) {
                 prefetch_tile(of);
-                if (++tile >= min(at.tile + TILES, at.tile_end))
+                if (++tile >= min(at.tile + tiles, at.tile_end))
                     break;
                 of = find_page<true>(tile);
             }
@@ -425,16 +429,16 @@ struct producer {
         policy = p.flags & DECODE_READ_ONCE ? cache_policy_evict_first() : cache_policy_evict_normal();
 #endif
         const bool idle = mine.index < 0, query = brings_query(), tiles = brings_tiles() && !adds() && !idle;
-        int stage = 0, slot = 0;
-        u32 phase = 0, q_phase = 0;
+        int stage = 0;
+        u32 phase = 0, nth = 0;
         for (bool more = true; more;) { // items
             // Consumers are told of an item as soon as can be; not in all kernels, as code in two places costs more there.
             const bool sure = !T::BOLD || (T::ALONE && !unsure);
             if (query && !idle) {
-                barrier_wait(smem_address(&ctl->q_empty[slot]), q_phase ^ 1);
-                copy_query(slot);
+                barrier_wait(smem_address(&ctl->q_empty[nth % T::Q_SLOTS]), (nth / T::Q_SLOTS & 1) ^ 1);
+                copy_query(nth);
                 if (sure)
-                    announce_item(slot);
+                    announce_item(nth);
             }
             if (tiles)
                 bring_tile<true>(stage, phase, policy);
@@ -449,11 +453,8 @@ struct producer {
             }
             if (query) {
                 if (!sure)
-                    announce_item(slot);
-                if (++slot == T::Q_SLOTS) {
-                    slot = 0;
-                    q_phase ^= 1;
-                }
+                    announce_item(nth);
+                nth++;
             }
             if (adds())
                 break;

@@ -97,7 +97,7 @@ template <class T>
 __device__ __forceinline__ void store_out(const decode_params &p, int out_row, int dim, float4 o, float2 state)
 {
     // a row without keys is +0 whatever its sums hold
-    const float scale = p.out_scale / state.y;
+    const float scale = divide_approx(p.out_scale, state.y);
     o = state.y == 0.0f ? make_float4(0, 0, 0, 0) : make_float4(o.x * scale, o.y * scale, o.z * scale, o.w * scale);
     const long long at = static_cast<long long>(out_row) * T::D + dim;
     if (T::FP8 && p.flags & DECODE_OUT_FP8)
@@ -348,7 +348,7 @@ __device__ __forceinline__ void store_solo(const decode_params &p, const accumul
 #pragma unroll
     for (int j = 0; j < 2; j++) {
         empty[j] = sums[j] == 0.0f;
-        scale[j] = p.out_scale / sums[j];
+        scale[j] = divide_approx(p.out_scale, sums[j]);
         const int out_row = rows[lane % 4 * 2 + j].out_row;
         if (p.lse && lane < 4 && out_row >= 0)
             p.lse[out_row] = lse_of(acc.max[0][j], sums[j]);

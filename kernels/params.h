@@ -42,7 +42,7 @@ struct decode_params {
     int indices_len, max_seq_len;   /* live metadata is clamped to these */
     int seq_len_q;                  /* query tokens per request, or the bound when packed */
     int total_q;
-    int window_left;                /* -1: none */
+    int window_left;                /* INT_MAX: none */
     int flags;                      /* enum decode_flags */
     int even_shares;                /* CTAs to use when all requests are alike and merging pieces costs much, */
     int even_solo_shares;           /* and when all of them are solo besides */

@@ -286,6 +286,14 @@ __device__ __forceinline__ float exp2_approx(float x)
     return y;
 }
 
+// Within 2 units in the last place for |b| from 2^-126 to 2^126, where a / b would be a call of many instructions.
+__device__ __forceinline__ float divide_approx(float a, float b)
+{
+    float y;
+    asm("div.approx.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    return y;
+}
+
 // ---- metadata ----
 
 // EARLY: before the work before this launch is complete.  Then it comes from L2 and leaves nothing in L1,

@@ -108,8 +108,9 @@ struct share {
         }
         if (T::SPARES && alike && p.batch * heads == 1 && count > 2 * LEAST_ADDERS) // worth four of 132 CTAs
             count = min(count, static_cast<int>(gridDim.x) - LEAST_ADDERS);
-        // shares are a tile or more, or few of them a unit less: none between two that hold an item's tiles is empty
-        count = static_cast<int>(min(static_cast<u64>(count), (total + T::UNITS - 1) / T::UNITS));
+        // A share of UNITS and more has a tile, if it lies in an item: whose pieces are those of all shares from its first
+        // tile's to its last one's.
+        count = static_cast<int>(min(static_cast<u64>(count), total < T::UNITS ? u64{total > 0} : total / T::UNITS));
         index = count - 1 - static_cast<int>(blockIdx.x);
         adders = 0;
         adder = -1;
@@ -174,7 +175,7 @@ __device__ __forceinline__ share find_share_alone(const decode_params &p, const 
         before = total - mine;
         total = __shfl_sync(ALL, total, 31);
     }
-    const int each = s.tiles.each - besides<T>(p, s.req);
+    const int each = s.tiles.each - s.tiles.besides;
     bool alike = is_level<T>(p, s.req);
     if (p.batch > 1) {
         const int heads = __shfl_sync(ALL, s.tiles.heads, 0), length = __shfl_sync(ALL, each, 0);
@@ -218,7 +219,7 @@ __device__ __forceinline__ void find_share(const decode_params &p, share *s, u64
 
     u64 mine, before, total;
     request req;
-    request_tiles tiles = {0, 0};
+    request_tiles tiles = {0, 0, 0};
     int each_alike = 0; // tiles.each with nothing besides
     bool alike;         // this thread's requests, to one another
     counting how = {false, true, false};
@@ -230,7 +231,7 @@ __device__ __forceinline__ void find_share(const decode_params &p, share *s, u64
         for (int b = first; b < last; b++) {
             req = clamp_request(p, each == 1 ? own : load_request(p, b));
             const request_tiles here = count_tiles<T>(p, req, how);
-            const int length = here.each - besides<T>(p, req);
+            const int length = here.each - here.besides;
             alike &= is_level<T>(p, req) && (b == first || (here.heads == tiles.heads && length == each_alike));
             tiles = here;
             each_alike = length;
@@ -276,7 +277,7 @@ __device__ __forceinline__ void find_share(const decode_params &p, share *s, u64
             break;
     }
     const int heads = static_cast<int>(words[30]);
-    const request_tiles like = {heads, static_cast<int>(words[31])};
+    const request_tiles like = {heads, static_cast<int>(words[31]), 0};
     alike &= first == last || (tiles.heads == heads && each_alike == like.each);
     alike = __syncthreads_and(alike);
     if (alike) {
@@ -330,7 +331,8 @@ struct cursor {
     __device__ __forceinline__ int count() const { return tile_count<T>(keys.some, solo); }
     __device__ __forceinline__ int length() const
     {
-        return dealt() ? DEALT_UNITS : count() * units + how.besides * T::ITEM_UNITS;
+        return dealt() ? DEALT_UNITS
+                       : count() * units + (how.besides ? units_besides<T>(keys.some, solo) : 0);
     }
     __device__ __forceinline__ u64 item_end() const { return item_start + length(); }
     // The unit that its last tile begins with, and whether that tile is in this share.
@@ -339,7 +341,7 @@ struct cursor {
         return item_start + static_cast<u64>(count() - 1) * units;
     }
     __device__ __forceinline__ bool ends() const { return tile_end == first() + count(); }
-    __device__ __forceinline__ int heads() const { return solo ? T::KEY_WARPS : 1; } // of the item
+    __device__ __forceinline__ int heads() const { return T::SOLO && solo ? T::KEY_WARPS : 1; } // of the item
 
     // The place of a tile of this share in the order of keys.
     __device__ __forceinline__ int place(int of_tile) const
@@ -351,8 +353,8 @@ struct cursor {
     }
 
     // The first key of a tile, and how many there are of one head.
-    __device__ __forceinline__ int first_key(int of_tile) const { return of_tile * key_count(); }
-    __device__ __forceinline__ int key_count() const { return solo ? T::WARP_KEYS : T::TILE; }
+    __device__ __forceinline__ int first_key(int of_tile) const { return of_tile << tile_shift<T>(solo); }
+    __device__ __forceinline__ int key_count() const { return 1 << tile_shift<T>(solo); }
 
     __device__ __forceinline__ void enter_item(const decode_params &p)
     {
@@ -391,13 +393,14 @@ struct cursor {
     }
 
     // The request, head and row tile of the share's item of this round.
+    template <bool EARLY>
     __device__ __forceinline__ void find_dealt(const decode_params &p, const share &s)
     {
         const int item = s.dealt_item(static_cast<int>((item_start - s.start) / DEALT_UNITS));
         const int each = p.kv_heads * row_tile_count;
         if (b != item / each) {
             b = item / each;
-            req = clamp_request(p, load_request(p, b));
+            req = clamp_request(p, load_request<EARLY>(p, b));
         }
         head = item % each / row_tile_count;
         rt = item % row_tile_count;
@@ -416,7 +419,7 @@ struct cursor {
         rt = 0;
         if (dealt()) {
             item_start = s.start;
-            find_dealt(p, s);
+            find_dealt<true>(p, s);
         }
         for (;; rt++) {
             enter_item(p);
@@ -454,7 +457,7 @@ struct cursor {
             return false;
         item_start = item_end();
         if (dealt()) {
-            find_dealt(p, s);
+            find_dealt<EARLY>(p, s);
         } else if (++rt == row_tile_count) {
             rt = 0;
             head += heads();

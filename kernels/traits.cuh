@@ -57,7 +57,8 @@ struct traits {
     static constexpr int COPIERS = COPIERS_, SOLO_BOX_HEADS = LAYOUT_SOLO_BOX_HEADS(KEY_WARPS, COPIERS);
     static constexpr int THREADS = LAYOUT_THREADS(KIND_, KEY_WARPS, ROW_WARPS, COPIERS);
     static constexpr bool MOVES_REGISTERS = LAYOUT_MOVES_REGISTERS(KIND_, ROW_WARPS);
-    static constexpr int QUERY_WARPS = WGMMA && MOVES_REGISTERS ? 2 : 1; // of the producers, the last ones
+    static constexpr int QUERY_WARPS = // of the producers, the last ones
+        (WGMMA && MOVES_REGISTERS) || (TMA && KIND_ == LAYOUT_KEY_SLICES) ? 2 : 1;
     static constexpr int PRODUCERS = CONVERTS ? LAYOUT_CONVERTERS * 32 // threads
                                      : MOVES_REGISTERS ? 64 + 32 * QUERY_WARPS : 64 * COPIERS;
     // Producers copy what is but a guess (load.cuh). It takes code, which launches of very few items pay more for than it
@@ -84,7 +85,7 @@ struct traits {
     // What ends an item is hidden by the loads of the next, but not where the next is of a tile or two.
     static constexpr bool PAIRS = WGMMA && ROWS > 64; // of warpgroups
     static constexpr int UNITS = 4, HALF_UNITS = PAIRS && !CONVERTS ? 3 : UNITS;
-    static constexpr int ITEM_UNITS = WGMMA ? (PAIRS ? 1 : 2) * UNITS : 3;
+    static constexpr int ITEM_UNITS = WGMMA ? (PAIRS ? 1 : 2) * UNITS : 2;
     // Whether the row tiles of a head are worked on at the same keys, which are in L2 then: not where converting keys
     // takes longer than bringing them.
     static constexpr bool IN_STEP = PAIRS && !CONVERTS;
@@ -93,6 +94,7 @@ struct traits {
     static constexpr int Q_ROWS = LAYOUT_Q_ROWS(ROWS, KEY_WARPS, SOLO);
     static constexpr int Q_BYTES = LAYOUT_Q_BYTES(ELEM_BYTES, D, Q_ROWS);
     static constexpr int Q_SLOTS = LAYOUT_Q_SLOTS(KIND_, RAW_ELEM, Q_BYTES);
+    static constexpr int ITEM_SLOTS = LAYOUT_ITEM_SLOTS(KIND_, Q_SLOTS);
     static constexpr int BOX_PANELS = LAYOUT_BOX_PANELS(KIND_, RAW_ELEM, D, ROWS);
     static constexpr int BOXES_PER_PAGE = D * RAW_ELEM <= 128 ? 1 : D * RAW_ELEM / 128 / BOX_PANELS;
     static constexpr bool PARTS = TMA && LAYOUT_READS_PARTS(KIND_, ROW_WARPS_);
@@ -102,7 +104,7 @@ struct traits {
     static constexpr int OFF_Q = OFF_RAW + LAYOUT_RAW_BYTES(KIND_, RAW_ELEM, D, TILE);
     static constexpr int OFF_OWN = OFF_Q + Q_SLOTS * Q_BYTES;
     static constexpr int OFF_ROWS = OFF_OWN + LAYOUT_CONSUMER_BYTES(KIND_, D, ROWS, TILE, KEY_WARPS);
-    static constexpr int OFF_CONTROL = OFF_ROWS + Q_SLOTS * Q_ROWS * LAYOUT_ROW_BYTES;
+    static constexpr int OFF_CONTROL = OFF_ROWS + ITEM_SLOTS * Q_ROWS * LAYOUT_ROW_BYTES;
     static constexpr int TOTAL = LAYOUT_TOTAL_BYTES(KIND_, RAW_ELEM, D, ROWS, TILE, KEY_WARPS, STAGES, SOLO);
     static_assert(OFF_CONTROL + LAYOUT_CONTROL_BYTES + 1024 == TOTAL, "layout.h and traits.cuh agree");
     static_assert(sizeof(row_info) == LAYOUT_ROW_BYTES);
@@ -124,12 +126,12 @@ struct control {
     u64 empty[T::STAGES];            // every consumer warp is done with it,
     u64 k_empty[T::STAGES];          // or with its K (K_LEAVES_FIRST; others release K and V together)
     u64 q_full[T::Q_SLOTS];          // an item's query rows and infos have landed
-    u64 q_empty[T::Q_SLOTS];
+    u64 q_empty[T::Q_SLOTS];         // every consumer warp has its rows in registers, or is done with the item
     u64 looked_again;                // every warp that finds its share has told whether a guess was wrong,
     bool outdated[32];               // here
     u64 raw_full[T::CONVERTS ? LAYOUT_CONVERTERS : 1][LAYOUT_RAW_SLOTS]; // a piece to be converted has landed
     tile_info tiles[T::STAGES];
-    item_info items[T::Q_SLOTS];
+    item_info items[T::ITEM_SLOTS];
     u64 share_words[32];             // find_share's
 };
 

@@ -182,7 +182,7 @@ void policy_params(const struct problem *p, const struct launch_plan *plan, stru
     k->max_seq_len = p->max_seq_len;
     k->seq_len_q = p->seq_len_q;
     k->total_q = p->total_q;
-    k->window_left = p->window_left;
+    k->window_left = p->window_left < 0 ? INT32_MAX : p->window_left;
     k->flags = (p->causal ? DECODE_CAUSAL : 0) | (p->packed ? DECODE_PACKED : 0) |
                (p->metadata_stable ? DECODE_METADATA_STABLE : 0) |
                (p->out_dtype == QUIRE_DTYPE_FP8E4M3 ? DECODE_OUT_FP8 : 0) | (plan->read_once ? DECODE_READ_ONCE : 0) |

@@ -449,19 +449,19 @@ static void check_balance(void)
         few_tokens[i] = i == 7 ? 20 : 1 + i % 3;
     }
     const struct test_case cases[] = {
-        { .kernels = KERNELS_TMA, .sm_count = 5, .window = -1, .busiest = 150, .idlest = 62,
+        { .kernels = KERNELS_TMA, .sm_count = 5, .window = -1, .busiest = 150, .idlest = 70,
           .shape = { .batch = 40, .seq_lens = keys, .seq_len_q = 1, .q_heads = 8, .kv_heads = 2, .head_dim = 64,
                      .page_size = 16, .dtype = BF16, .out_dtype = BF16 } },
-        { .kernels = KERNELS_TMA, .sm_count = 5, .window = -1, .busiest = 150, .idlest = 62,
+        { .kernels = KERNELS_TMA, .sm_count = 5, .window = -1, .busiest = 150, .idlest = 70,
           .shape = { .batch = 40, .seq_lens = fp8_keys, .q_lens = tokens, .q_heads = 8, .kv_heads = 8, .head_dim = 64,
                      .page_size = 16, .dtype = FP8E4M3, .out_dtype = FP16 } },
-        { .kernels = KERNELS_TMA, .sm_count = 5, .mask = QUIRE_MASK_CAUSAL, .window = 3000, .busiest = 150, .idlest = 62,
+        { .kernels = KERNELS_TMA, .sm_count = 5, .mask = QUIRE_MASK_CAUSAL, .window = 3000, .busiest = 150, .idlest = 70,
           .shape = { .batch = 12, .seq_lens = few, .seq_len_q = 2, .q_heads = 16, .kv_heads = 2, .head_dim = 64,
                      .page_size = 16, .dtype = FP16, .out_dtype = FP16 } },
-        { .kernels = KERNELS_WGMMA, .sm_count = 5, .mask = QUIRE_MASK_CAUSAL, .window = -1, .busiest = 150, .idlest = 62,
+        { .kernels = KERNELS_WGMMA, .sm_count = 5, .mask = QUIRE_MASK_CAUSAL, .window = -1, .busiest = 150, .idlest = 70,
           .shape = { .batch = 12, .seq_lens = few, .q_lens = few_tokens, .q_heads = 16, .kv_heads = 2, .head_dim = 64,
                      .page_size = 64, .dtype = BF16, .out_dtype = BF16 } },
-        { .kernels = KERNELS_ASYNC, .sm_count = 5, .window = -1, .busiest = 150, .idlest = 62,
+        { .kernels = KERNELS_ASYNC, .sm_count = 5, .window = -1, .busiest = 150, .idlest = 70,
           .shape = { .batch = 12, .seq_lens = few, .seq_len_q = 1, .q_heads = 8, .kv_heads = 2, .head_dim = 64,
                      .page_size = 32, .dtype = BF16, .out_dtype = BF16 } },
     };
@@ -470,6 +470,22 @@ static void check_balance(void)
 
         c.what = "one long request among short ones";
         check_case(&c);
+    }
+}
+
+/* Unlike requests and more CTAs than tiles: shares of about a tile that do not begin with one, of which none may be
+ * left without a tile amid an item. */
+static void check_small_shares(void)
+{
+    for (int n = 0; n < 16; n++) {
+        const int heads = n < 8 ? 1 : 5, head_dim = n / 4 % 2 ? 64 : 128;
+        const int tile = (n < 8 ? 16384 : 8192) / head_dim; /* of `wide`, to which few items go, and of `tma` */
+        const int32_t keys[] = { 2 * tile - n % 4 * tile / 4, 2 * tile, 3 * tile };
+
+        check_case(&(struct test_case){
+            .what = "small shares", .kernels = KERNELS_TMA, .sm_count = 32, .window = -1, .stable = head_dim == 64,
+            .shape = { .batch = 3, .seq_lens = keys, .seq_len_q = 1, .q_heads = 2 * heads, .kv_heads = heads,
+                       .head_dim = head_dim, .page_size = 16, .dtype = BF16, .out_dtype = BF16 } });
     }
 }
 
@@ -666,6 +682,7 @@ int main(void)
         check_image(FP8E4M3, head_dim);
     }
     check_balance();
+    check_small_shares();
     check_parts();
     check_special();
     for (int i = 0; i < KERNELS; i++)

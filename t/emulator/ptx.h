@@ -179,6 +179,7 @@ inline u32 e4m3_to_fp16(u32 x)
 inline u32 pack_e4m3(float lo, float hi) { return round_to_fp8e4m3(lo) | static_cast<u32>(round_to_fp8e4m3(hi)) << 8; }
 
 inline float exp2_approx(float x) { return std::exp2(x); }
+inline float divide_approx(float a, float b) { return a / b; }
 
 // ---- memory ----
 
