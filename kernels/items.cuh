@@ -138,7 +138,7 @@ __device__ __forceinline__ bool is_solo(key_range k, int row_tile_count, bool to
 // How the items of a launch are counted, all of them.
 struct counting {
     bool together; // they are solo
-    bool besides;  // ITEM_UNITS are added to each
+    bool besides;  // they count some units besides their tiles
     bool dealt;    // each has DEALT_UNITS, and is whole
 };
 
@@ -149,8 +149,8 @@ __device__ __forceinline__ int tile_units(const decode_params &p, const request 
     return !T::PAIRS || r.tokens * p.group - rt * T::ROWS > 64 ? T::UNITS : T::HALF_UNITS;
 }
 
-// Units that an item counts besides its tiles, less what its last tile lacks: up to half a tile, as a short one takes its
-// time too, and nothing of an only one.
+// Units that an item counts besides its tiles, where items are not alike.  If it has several, what its last one lacks
+// is taken off: up to half a tile, as a short one takes its time too.
 template <class T>
 __device__ __forceinline__ int units_besides(key_range k, bool solo)
 {
@@ -158,8 +158,9 @@ __device__ __forceinline__ int units_besides(key_range k, bool solo)
         return T::ITEM_UNITS;
     const int shift = tile_shift<T>(solo), last = k.hi - 1;
     const int lacks = T::UNITS - 1 - (last >> (shift - log2(T::UNITS))) % T::UNITS;
-    static_assert(T::ITEM_UNITS >= T::UNITS / 2); // a tile begins UNITS after the one before, or later
-    return T::ITEM_UNITS - (last >> shift > k.lo >> shift ? min(lacks, T::UNITS / 2) : 0);
+    const bool several = last >> shift > k.lo >> shift; // none if no row sees a key, as `last` is below `lo` then
+    static_assert(T::ITEM_UNITS >= T::UNITS / 2); // items are not shorter than their tiles
+    return T::ITEM_UNITS - (several ? min(lacks, T::UNITS / 2) : 0);
 }
 
 // A request's items stand in `heads` groups of equal length.

@@ -377,7 +377,8 @@ struct producer {
 #if __CUDA_ARCH__ >= 900
         if constexpr (T::TMA) {
             // as much as pays, measured: less where the metadata are known and the share is short
-            const bool little = p.flags & DECODE_METADATA_STABLE && mine.end - mine.start <= 64 * T::UNITS;
+            constexpr int SHORT_SHARE = 64; // tiles
+            const bool little = p.flags & DECODE_METADATA_STABLE && mine.end - mine.start <= SHORT_SHARE * T::UNITS;
             const int tiles = (little ? 32768 : 65536) / (2 * T::TILE_BYTES);
             page of = pg;
 #pragma unroll 1

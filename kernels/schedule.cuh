@@ -108,9 +108,9 @@ struct share {
         }
         if (T::SPARES && alike && p.batch * heads == 1 && count > 2 * LEAST_ADDERS) // worth four of 132 CTAs
             count = min(count, static_cast<int>(gridDim.x) - LEAST_ADDERS);
-        // A share of UNITS and more has a tile, if it lies in an item: whose pieces are those of all shares from its first
-        // tile's to its last one's.
-        count = static_cast<int>(min(static_cast<u64>(count), total < T::UNITS ? u64{total > 0} : total / T::UNITS));
+        // Shares are a tile long or longer, so that each has a tile's beginning, but one behind the last tile of an item:
+        // of the shares from that of an item's first tile to that of its last one all have a piece of it.
+        count = static_cast<int>(min(static_cast<u64>(count), max(total / T::UNITS, u64{total > 0})));
         index = count - 1 - static_cast<int>(blockIdx.x);
         adders = 0;
         adder = -1;
